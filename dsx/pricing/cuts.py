@@ -125,8 +125,13 @@ def balanced_cuts(chain: RunChains, pp: np.ndarray, vpp: np.ndarray, largest_s: 
     chunks = (pp * vpp).astype(np.float64)
     allowed = largest_s * (1.0 + _ROUNDING)
     earliest = _earliest(chain, chunks, allowed)
-    held, of_stage = _held_at_first(chain, pp, vpp), _share_s(chain, pp, vpp)
     plan, start = np.arange(len(pp)), np.zeros_like(chunks)
+    held = np.zeros((int(pp.max(initial=1)), len(pp)))  # seconds that stages hold in any cut: the last the last layer
+    held[pp - 1, plan] = np.where(vpp > 1, chain.seconds[-1], 0.0)
+    # An equal share of the chain, or of the other stages if the last layer leaves them less.
+    total = chain.before(np.full(len(pp), chain.num_layers))
+    forced = chain.seconds[-1] + (vpp - 1) * chain.seconds.min(axis=0)
+    of_stage = np.where(forced > total / pp, (total - forced) / np.maximum(pp - 1, 1), total / pp)
     boundaries = np.full((int(chain.num_layers) + 1, len(pp)), int(chain.num_layers))
     for chunk in range(int(chunks.max(initial=0))):
         boundaries[chunk] = start
@@ -143,20 +148,6 @@ def balanced_cuts(chain: RunChains, pp: np.ndarray, vpp: np.ndarray, largest_s: 
         held[stage, plan] += chain.before(stop) - begin
         start = stop
     return boundaries.T
-
-
-def _held_at_first(chain: RunChains, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
-    """Return the seconds [S, N] of the layers that stages hold in any cut: the last one the last layer."""
-    held = np.zeros((int(pp.max(initial=1)), len(pp)))
-    held[pp - 1, np.arange(len(pp))] = np.where(vpp > 1, chain.seconds[-1], 0.0)
-    return held
-
-
-def _share_s(chain: RunChains, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
-    """Return the seconds of an equal share of the chain, of the other stages if the last layer leaves them less."""
-    total = chain.before(np.full(len(pp), chain.num_layers))
-    forced = chain.seconds[-1] + (vpp - 1) * chain.seconds.min(axis=0)
-    return np.where(forced > total / pp, (total - forced) / np.maximum(pp - 1, 1), total / pp)
 
 
 def least_largest_chunk_s(chain: RunChains, chunks: np.ndarray) -> np.ndarray:
@@ -381,27 +372,22 @@ def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: t
     num_rows = len(rows.positions)
     cuts, fits = np.zeros((num_rows, int(problem.workload.stack.num_layers) + 1), np.int32), np.zeros(num_rows, bool)
     if goal != "least memory":
-        at = np.flatnonzero(_may_fit(problem, table, rows))
+        if num_rows >= MANY:
+            from dsx.pricing.compiled import of_row_tiles
+
+            least_bytes = of_row_tiles(_least_bytes, problem, table, rows)
+        else:
+            least_bytes = np.zeros(num_rows)
+            for start in range(0, num_rows, _AT_ONCE):
+                part = slice(start, start + _AT_ONCE)
+                least_bytes[part] = _least_bytes(*plans_of(problem, table, rows.take(part)))
+        at = np.flatnonzero(np.asarray(least_bytes * (1.0 - ROUNDING) <= np.asarray(_room(problem, rows).gpu)))
         cuts[at], fits[at] = _optimal_cuts(problem, table, rows.take(at), least_memory=False)
     if goal != "fastest":
         at = np.flatnonzero(~fits)
         cuts[at], _ = _optimal_cuts(problem, table, rows.take(at), least_memory=True)
     priced = price_cuts(problem, table, rows, cuts, dtype)
     return _finite_where(fits, priced) if goal == "fastest" else priced
-
-
-def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
-    """Return which of [N] rows may have a cut that fits, by the memory of the mean stage."""
-    if len(rows.positions) >= MANY:
-        from dsx.pricing.compiled import of_row_tiles
-
-        least = of_row_tiles(_least_bytes, problem, table, rows)
-    else:
-        least = np.zeros(len(rows.positions))
-        for start in range(0, len(least), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            least[part] = _least_bytes(*plans_of(problem, table, rows.take(part)))
-    return np.asarray(least * (1.0 - ROUNDING) <= np.asarray(_room(problem, rows).gpu))
 
 
 def _least_bytes(plans: Plans, workload: Workload) -> PerPlan:
@@ -427,22 +413,17 @@ def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: b
 def _of_chunks(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
     """Price the best of the cuts of rows with several chunks per stage.
 
-    Where none fits, it is the one that needs least memory.
+    It is the fastest that fits, the first of equals; where none fits, the one that needs least memory.
     """
     usable = tree_map(np.asarray, _room(problem, rows))
     cuts, row = chunk_cuts(problem, table, rows)
-    best = _each_best(price_cuts(problem, table, rows.take(row), cuts, dtype), row, usable, goal)
+    priced = price_cuts(problem, table, rows.take(row), cuts, dtype)
+    fits = np.asarray(tree_map(lambda most: most[row], usable).holds(priced.costs))
+    step_s = np.where(fits & (goal != "least memory"), priced.costs.step_time_s, np.inf)
+    order = np.lexsort((np.where(np.isinf(step_s), priced.costs.peak_bytes, 0.0), step_s, row))
+    first = order[np.flatnonzero(np.diff(row[order], prepend=-1))]
+    best = tree_map(lambda column: column[first], priced)
     return _finite_where(np.asarray(usable.holds(best.costs)), best) if goal == "fastest" else best
-
-
-def _each_best(priced: Priced, row: np.ndarray, usable: Room, goal: Goal) -> Priced:
-    """Return the best of the cuts of each row: by seconds if one of them fits, else by memory; the first of equals."""
-    costs = priced.costs
-    fits = np.asarray(tree_map(lambda most: most[row], usable).holds(costs))
-    step_s = np.where(fits & (goal != "least memory"), costs.step_time_s, np.inf)
-    order = np.lexsort((np.where(np.isinf(step_s), costs.peak_bytes, 0.0), step_s, row))
-    best = order[np.flatnonzero(np.diff(row[order], prepend=-1))]
-    return tree_map(lambda column: column[best], priced)
 
 
 def _finite_where(fits: np.ndarray, priced: Priced) -> Priced:

@@ -351,23 +351,17 @@ class _Comparison:
         same = np.zeros(len(works), dtype=bool)
         for pattern in np.unique(divided, axis=1).T:
             matching = np.flatnonzero((divided == pattern[:, None]).all(axis=0))
-            axes = tuple(axis for axis, more in zip(MODEL_AXES, pattern, strict=True) if more)
+            axes = tuple(axis for axis, several in zip(MODEL_AXES, pattern, strict=True) if several)
             if self._form(earlier, axes) == self._form(later, axes):
                 same[matching] = self._equal(earlier, later, axes, at_earlier[matching], at_later[matching])
-        more, less = self._memory(earlier, later, at_earlier, at_later)
-        return works[same & ~more], works[same & more & ~less]
-
-    def _memory(
-        self, earlier: int, later: int, at_earlier: np.ndarray, at_later: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the earlier of two strategies needs more memory, and less, of any layer under any value."""
-        more, less = np.zeros(len(at_earlier), dtype=bool), np.zeros(len(at_earlier), dtype=bool)
+        # Whether the earlier one needs more memory, and less, of any layer under any value of recomputation.
+        more, less = np.zeros(len(works), dtype=bool), np.zeros(len(works), dtype=bool)
         for first, second in zip(self._of(earlier), self._of(later), strict=True):
             for name in ("stash", "working", "scattered"):
                 of_earlier, of_later = getattr(first, name)[:, at_earlier], getattr(second, name)[:, at_later]
                 more |= (of_earlier > of_later * (1 + _ROUNDING)).any(axis=0)
                 less |= (of_earlier < of_later * (1 - _ROUNDING)).any(axis=0)
-        return more, less
+        return works[same & ~more], works[same & more & ~less]
 
     def _form(self, code: int, axes: tuple[str, ...]) -> list[tuple[object, ...]]:
         if (code, axes) not in self._structures:

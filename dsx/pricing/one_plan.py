@@ -72,7 +72,8 @@ def host_memory_detail(
     alone = {name: with_offload(_OFFLOAD.index(name)) for name in _OFFLOAD if name != _OFFLOAD[codes["offload"]]}
     parts = {name: float(alone[name].host_bytes[0]) if name in alone else costs["host_bytes"] for name in _PARTS}
     largest = max(parts, key=lambda name: parts[name])
-    fitting = [name for name, other in alone.items() if _fits(other, usable, float(cluster.device.hbm_capacity))]
+    capacity = float(cluster.device.hbm_capacity)
+    fitting = [name for name, c in alone.items() if c.host_bytes[0] <= usable and c.peak_bytes[0] <= capacity]
     enough = f"{math.ceil(costs['host_bytes'] * gpus / share / 1e9)} GB"
     nearest = " or ".join([*(f"offload={name}" for name in fitting[-1:]), f"cluster.node.host_memory={enough!r}"])
     return (
@@ -84,10 +85,6 @@ def host_memory_detail(
 
 
 _PARTS = {OPTIMIZER: "the state of the optimizer and its gradients", ACTIVATIONS: "the activations"}
-
-
-def _fits(costs: StepCosts, usable: float, capacity: float) -> bool:
-    return bool(costs.host_bytes[0] <= usable and costs.peak_bytes[0] <= capacity)
 
 
 def _bytes(value: float) -> str:
@@ -262,7 +259,8 @@ def price_plan(problem: Problem, plan: Plan) -> PricedPlan:
     problem = _searching_only(problem, codes)
     columns = _columns(problem, codes)
     if not layers and problem.optimal_cuts and bool(optimal_cut_covers(codes["schedule"])):
-        layers = _optimal_cut(problem, columns)
+        (cut,) = price_best_cuts(problem.without_margin(), *rows_of_plans(problem, columns)).cuts
+        layers = tuple(np.diff(cut)[: int(columns["pp"][0] * columns["vpp"][0])].tolist())
     priced = cost_columns(_priced(problem, columns, layers))
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
     costs = {name: float(column[0]) for name, column in priced.items()}
@@ -293,11 +291,6 @@ def _whole(problem: Problem, codes: Mapping[str, int], mfu: float, broken: Seque
     most = peak_flops(device, problem.assumptions_spec.linear_dtype) / device.matrix_flops
     vanishes = any(violation.reason == VANISHES for violation in broken)
     return not vanishes and sequences == codes["global_batch_size"] and mfu <= most
-
-
-def _optimal_cut(problem: Problem, columns: Arrays) -> tuple[int, ...]:
-    (cut,) = price_best_cuts(problem.without_margin(), *rows_of_plans(problem, columns)).cuts
-    return tuple(np.diff(cut)[: int(columns["pp"][0] * columns["vpp"][0])].tolist())
 
 
 def _searching_only(problem: Problem, codes: Mapping[str, int]) -> Problem:

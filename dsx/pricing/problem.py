@@ -264,18 +264,17 @@ def _lacks_exchanges(framework: FrameworkSpec, layer: DerivedLayer) -> bool:
 
 
 def layers_hash(layers: Sequence[DerivedLayer]) -> str:
-    """Return a hash of everything that is derived from some layer definitions."""
-    return hashlib.sha256(repr([_content(layer) for layer in layers]).encode()).hexdigest()
+    """Return a hash of everything that is derived from some layer definitions, without their places in files."""
+    contents: list[tuple[object, ...]] = []
+    for layer in layers:
+        rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
+        sizes = layer.boundary_bytes, layer.divided
+        contents.append((layer.definitions, layer.kernels, layer.weights, *sizes, rules))
+    return hashlib.sha256(repr(contents).encode()).hexdigest()
 
 
 def _as_point(record: T) -> T:
     return tree_map(lambda leaf: np.array([leaf], dtype=np.float64), record)
-
-
-def _content(layer: DerivedLayer) -> tuple[object, ...]:
-    """Return the content of a layer definition, without its places in files."""
-    rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
-    return (layer.definitions, layer.kernels, layer.weights, layer.boundary_bytes, layer.divided, rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,11 @@ class SegmentLimits:
     def __init__(self, source: PricedSpace, groups: Groups) -> None:
         self._blocks, self._groups = source.space.blocks, groups
         self._searched, self._bound = source.problem.workload.searched, source.loose_bound
-        self._seconds = [_of_blocks(source, point) for point in range(source.problem.num_points)]
+        keys, first = self._blocks.keys, self._blocks.first_key[:-1]
+        self._seconds = [  # the smallest of the keys of each block, [values, B]
+            KeySeconds(*(np.minimum.reduceat(of_keys[:, keys], first, axis=1) for of_keys in source.key_seconds(point)))
+            for point in range(source.problem.num_points)
+        ]
         self._columns = source.space.blocks.placements
         self._kinds = functools.cache(self._kinds_of)
         # The precision of the search decides how far its values may be below exact ones.
@@ -119,16 +123,6 @@ class SegmentLimits:
         """Return whether choices with blocks may be within `limits` [H, ...] at any hardware point."""
         bounds = [self._bound(seconds, block, choices, self._searched) for seconds in self._seconds]
         return np.logical_or.reduce([bound * self._slack <= limit for bound, limit in zip(bounds, limits, strict=True)])
-
-
-def _of_blocks(source: PricedSpace, point: int) -> KeySeconds:
-    """Return the smallest seconds of the keys of each block, [values, B]."""
-    blocks = source.space.blocks
-    least = [
-        np.minimum.reduceat(of_keys[:, blocks.keys], blocks.first_key[:-1], axis=1)
-        for of_keys in source.key_seconds(point)
-    ]
-    return KeySeconds(*least)
 
 
 _FIRST, _GROWTH = 4, 3  # ranges of the first wave, and how much larger each wave is than the one before
