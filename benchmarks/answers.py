@@ -41,8 +41,9 @@ class Waited(NamedTuple):
 
 def waited(*command: str) -> Waited:
     """Run a command of Python."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
-    with subprocess.Popen([sys.executable, *command], stdout=PIPE, stderr=PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, *command], env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         told_s = [time.perf_counter() - started for line in process.stderr if "plan takes" in line]

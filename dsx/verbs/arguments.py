@@ -6,6 +6,7 @@ An output file is checked before the computation, which can take minutes, and wr
 import json
 import operator
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -70,8 +71,6 @@ def keep_compiled() -> None:
     The command line does this by default. Python code has to ask for it, since it changes JAX's settings for the whole
     process. The folder is `~/.cache/dsx/compiled`, or that of JAX_COMPILATION_CACHE_DIR.
     """
-    import jax
-
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if not folder:
         try:
@@ -84,9 +83,16 @@ def keep_compiled() -> None:
         folder = str(cache)
     # An entry that cannot be used is compiled again, without a warning.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    settings = {
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    for name, value in settings.items():
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update(name, value)
+        else:  # JAX reads these when it is loaded, if something is compiled
+            os.environ[name.upper()] = str(value)
 
 
 # Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
