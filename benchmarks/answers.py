@@ -2,7 +2,7 @@
 
     python benchmarks/answers.py [--write docs/performance.md]
 
-The median of five runs after one that is not counted, all in turn. Searches, with the seconds until they tell of their
+The median of three runs after one that is not counted, all in turn. Searches, with the seconds until they tell of their
 first plan, then an evaluation and an explanation of a plan. Python's own byte code is there already, as after an
 installation.
 """
@@ -14,9 +14,9 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from subprocess import PIPE
 from typing import NamedTuple
 
 from sections import table, write_section
@@ -27,7 +27,7 @@ QUESTIONS = {
     "DeepSeek-V3 on 2,048 H800": "deepseek-v3 h800-nvs8 2048 15360 4096",
 }
 PLAN = ("llama-3-70b h100-nvs8 1024 1024 8192", ("tp=8", "pp=4", "dp=32"))
-RUNS = 5
+RUNS = 3
 _OPTIONS = ("--model", "--cluster", "--num-gpus", "--global-batch-size", "--sequence-length")
 
 
@@ -43,12 +43,18 @@ def waited(*command: str) -> Waited:
     """Run a command of Python."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
-    with subprocess.Popen([sys.executable, *command], env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
-        assert process.stdout is not None
+    with (
+        tempfile.TemporaryFile("w+") as answer_file,
+        subprocess.Popen(
+            [sys.executable, *command], env=environment, stdout=answer_file, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
         assert process.stderr is not None
         told_s = [time.perf_counter() - started for line in process.stderr if "plan takes" in line]
-        answer = process.stdout.read()
-    seconds = time.perf_counter() - started
+        process.wait()
+        seconds = time.perf_counter() - started
+        answer_file.seek(0)
+        answer = answer_file.read()
     if process.returncode:
         sys.exit(f"{' '.join(command)} failed")
     return Waited(seconds, min([*told_s, seconds]), answer)
