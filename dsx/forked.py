@@ -47,8 +47,14 @@ def forked(function: Callable[..., T], *arguments: Any) -> Iterator[Callable[...
     other.close()
 
     def result(*asked: Any) -> T:
+        # One that has its result already listens no more, and the command line lets a broken pipe end it.
+        on_broken_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        try:
+            with contextlib.suppress(OSError):
+                own.send(asked)
+        finally:
+            signal.signal(signal.SIGPIPE, on_broken_pipe)
         with contextlib.suppress(EOFError, OSError):
-            own.send(asked)
             return own.recv()
         return here(*asked)
 

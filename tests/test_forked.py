@@ -41,6 +41,12 @@ def test_a_process_that_ends_leaves_the_work_to_its_caller():
     assert told("with forked(product, 3) as ask: print(*ask(14, True))") == ["42", "False"]
 
 
+def test_a_result_that_is_there_before_it_is_asked_for():
+    code = "import signal, time\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+    code += "with forked(lambda _: os.getpid() != caller) as ask:\n  time.sleep(1)\n  print(ask())"
+    assert told(code) == ["True"]
+
+
 def test_an_error_is_raised_by_the_caller_alone():
     code = "with forked(product, 3) as ask:\n  try: ask(-1, False)\n  except ValueError as error: print(error)"
     assert told(code) == ["-1"]
