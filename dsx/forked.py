@@ -36,6 +36,7 @@ def forked(function: Callable[..., T], *arguments: Any) -> Iterator[Callable[...
     own, other = multiprocessing.Pipe()
 
     def run() -> None:
+        own.close()  # so that it ends when its caller is killed
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback: the caller tells of what ends both
         with contextlib.suppress(Exception):
             other.send(function(other.recv, *arguments))
