@@ -13,6 +13,7 @@ switches.
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar, Union, get_args
 
@@ -125,21 +126,21 @@ def _stated(latency: float | None, usual: float) -> float:
     return usual if latency is None else latency
 
 
-class Topology(Spec):
+class Topology(Spec, ABC):
     """How fast domains are joined: in levels, the innermost first."""
 
     gpus: Count | None = None  # of the whole machine; None: the product of the levels
 
+    @abstractmethod
     def level_units(self, domain: int) -> Sequence[Units]:
         """Return the units of each level outside the fast domain of `domain` GPUs.
 
         Raises ValueError, with the difference, where levels do not fit.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
         """Return the speed of each level outside the fast domain."""
-        raise NotImplementedError
 
 
 class FatTreeSpec(Topology):

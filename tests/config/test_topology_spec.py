@@ -3,6 +3,7 @@
 import pytest
 
 from dsx.config.cluster_file import load_cluster
+from dsx.config.topology import Topology
 from dsx.errors import SpecError
 
 TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8}]"
@@ -104,3 +105,8 @@ def test_a_fault_in_a_file_has_its_line(tmp_path):
         load_cluster(file)
     # A cluster without a topology states none.
     assert "topology" not in load_cluster("h100-nvs8").model_dump(mode="json")["network"]
+
+
+def test_a_topology_without_levels_cannot_be_made():
+    with pytest.raises(TypeError, match=r"level_speeds.*level_units"):
+        Topology()
