@@ -177,14 +177,14 @@ class StageBuilder:
         return [(self._name(f"chunk {chunk} gradient"), self._boundary(chunk + 1))]
 
     def _input_gradients(self, chunk: int) -> Tensors:
-        positions = self.plan.layers_of(chunk)
-        if not positions:
-            return self._gradients(chunk)
-        nodes = self.plan.nodes(positions[0])
-        passes_on = nodes.output_gradient in nodes.input_gradients and len(positions) == 1
-        names = [name for name in nodes.input_gradients if name != nodes.output_gradient]
-        gradients = [(self._name(f"L{positions[0]:03d}.{name}"), nodes.boundary_bytes) for name in names]
-        return [*(self._gradients(chunk) if passes_on else []), *gradients]
+        """Return what the backward of a chunk makes; a layer may pass on a part of the gradient that it begins with."""
+        gradients = self._gradients(chunk)
+        for position in reversed(self.plan.layers_of(chunk)):
+            nodes = self.plan.nodes(position)
+            sizes = [(name, self._name(f"L{position:03d}.{name}")) for name in nodes.input_gradients]
+            passed = {nodes.output_gradient: gradients}
+            gradients = [tensor for name, own in sizes for tensor in passed.get(name, [(own, nodes.boundary_bytes)])]
+        return gradients
 
     def _boundary(self, chunk: int) -> int:
         """Return the bytes between a chunk and the one before it."""

@@ -11,6 +11,8 @@ from written_traces import job_of
 import dsx
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
+from dsx.traces.codec import COMM_SEND
+from dsx.traces.trace_folder import open_folder, traces
 
 MODEL = {
     "name": "small",
@@ -309,3 +311,27 @@ def test_a_manifest_that_cannot_be_read(tmp_path, manifest):
     (tmp_path / "manifest.json").write_text(manifest)
     with pytest.raises(StoreError, match=r"has a manifest\.json of something else"):
         write(tmp_path)
+
+
+SHIFT = """layer shift
+input  x[b, s/tp, e]
+data   ids[b, s/tp]
+weight table[v, e]
+y[b, s/tp, e]      = lookup(ids, table)
+output[b, s/tp, e] = add(x, y)
+"""
+
+
+def test_a_gradient_that_the_first_layer_of_a_stage_passes_on_is_sent(tmp_path):
+    """A layer without work in its backward has the gradient of its result as that of its input."""
+    (tmp_path / "shift.layer").write_text(SHIFT)
+    kinds = ("transformer", str(tmp_path / "shift.layer"), "transformer")
+    model = MODEL | {"layers": [{"kind": kind} for kind in kinds], "dimensions": MODEL["dimensions"] | {"v": 512}}
+    of_job = job_of(model, 2, 4, set={"assumptions.uncounted": "[add]"})
+    for stage_layers, layer in (("1,2", 2), ("2,1", 2)):
+        folder = tmp_path / stage_layers
+        dsx.trace.write(of_job, out=folder, ranks=[1], pp=2, stage_layers=stage_layers)
+        (trace,) = traces(open_folder(folder))
+        sends = [row for row in range(trace.num_nodes) if trace.types[row] == COMM_SEND]
+        read = {trace.tensors[place] for row in sends for place in trace.reads.of(row)}
+        assert read == {f"m{microbatch}.L{layer:03d}.d x" for microbatch in range(4)}
