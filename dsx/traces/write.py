@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -109,20 +109,25 @@ class TraceWriter:
         """Return what the manifest says of the trace but for its ranks; `trace` differs between any two traces."""
         plan = self._plan
         # What a trace depends on beyond what `about` says: the order of the layers, and the assumptions.
-        order = [*map(plan.number, plan.layers)]
-        values = repr((order, plan.chain, plan.stage_layers, plan.assumptions, self._machine, groups))
+        values = {
+            "order": [*map(plan.number, plan.layers)],
+            "chain": plan.chain._asdict(),
+            "stage_layers": None if plan.stage_layers is None else [*plan.stage_layers],
+            "assumptions": plan.assumptions.model_dump(mode="json"),
+            "machine": None if self._machine is None else asdict(self._machine),
+            "groups": groups.decode(),
+        }
         manifest: dict[str, object] = {
             "format": "dsx trace",
             "dsx_version": dsx.__version__,
             **about,
-            "values": hashlib.sha256(values.encode()).hexdigest()[:16],
+            "values": _digest(values),
             "tensors": self._tensors,
             "num_ranks": plan.grid.world,
             "ranks_per_domain": plan.grid.ranks_per_domain,
             "num_groups": len(self._groups.ranks),
         }
-        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-        return manifest | {"trace": digest[:16]}
+        return manifest | {"trace": _digest(manifest)}
 
     def _stands_for(self, ranks: Sequence[int]) -> dict[str, dict[str, list[int]]]:
         """Return the ranks that the first of each stage stands for; none if all have a file, or a stage has none."""
@@ -174,6 +179,11 @@ class _SameLayout:
         file = self.encoder.file(self.ranks[0][1])
         for rank, values in self.ranks:
             yield rank, file.of_rank(values)
+
+
+def _digest(data: Mapping[str, object]) -> str:
+    """Return a hash of plain data, the same whatever the order of its keys; numbers of NumPy are numbers."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=float).encode()).hexdigest()[:16]
 
 
 def _ranks_before(folder: OpenFolder, manifest: Manifest, groups: bytes) -> list[int]:
