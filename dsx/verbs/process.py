@@ -11,16 +11,17 @@ Tabs and newlines are not escaped, since lists of completions need them. Code th
 make them `printable` first, as tables do, since a newline in a name would end its line.
 """
 
+import io
 import logging
 import os
 import reprlib
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import BinaryIO, TextIO, cast
 
 from dsx.errors import DsxError, InputError, StoreError
 from dsx.text import printable
@@ -63,26 +64,37 @@ def remembered() -> Iterator[Callable[[], bool]]:
             signal.signal(signal.SIGINT, handler)
 
 
-class _Escaping:
-    """A text stream that escapes control characters and otherwise behaves like the stream that it writes to."""
+class _Escaping(io.TextIOBase):
+    """A text stream that escapes control characters of what it writes to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.fileno, self.isatty, self.flush = stream.fileno, stream.isatty, stream.flush
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """The stream of bytes, which escapes nothing."""
+        return self._stream.buffer
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The encoding of the other stream."""
+        return self._stream.encoding or "utf-8"
+
+    @property
+    def errors(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the other stream does with a character that its encoding lacks."""
+        return self._stream.errors
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
 
     def write(self, text: str) -> int:
         """Write a text; newlines are kept."""
-        encoding = self._stream.encoding or "utf-8"
-        shown = printable(text, keep="\n\t").encode(encoding, "backslashreplace").decode(encoding)
+        shown = printable(text, keep="\n\t").encode(self.encoding, "backslashreplace").decode(self.encoding)
         self._stream.write(shown)
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write several texts."""
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 @contextmanager

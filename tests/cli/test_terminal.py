@@ -13,6 +13,7 @@ from runs.tables import write
 
 import dsx
 from dsx.text import printable
+from dsx.verbs.process import escaped
 
 DSX = Path(sys.executable).with_name("dsx")
 NAME = "evil\x1b[31m\x1b]0;title\x07\nline \N{RIGHT-TO-LEFT OVERRIDE}$x^{"
@@ -118,3 +119,15 @@ def test_clusters_and_ids_begin_no_lines(run, folder):
     assert done.code == 0
     assert not any(line.startswith("dsx: fake") for line in (done.out + done.err).splitlines())
     assert "\ndsx: fake" not in (folder / "rows.csv").read_text()
+
+
+def test_the_escaping_stream_has_the_attributes_of_a_text_stream_alone():
+    plain = sys.stdout
+    with escaped():
+        assert (sys.stdout.isatty(), sys.stdout.encoding, sys.stdout.writable()) == (
+            plain.isatty(),
+            plain.encoding,
+            True,
+        )
+        with pytest.raises(AttributeError, match="colour"):
+            sys.stdout.colour  # noqa: B018
