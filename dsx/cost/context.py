@@ -102,18 +102,30 @@ def _hashable(value: object) -> object:
 
 if TYPE_CHECKING:
 
+    @record
     class StepChoices:
         """The choices of N plans, one for each of `STEP_COLUMNS`: [N] floats, shaped to broadcast with the layer costs.
 
-        Names are codes. `pp_outer` and `dp_outer` are tuples: stages and replicas in a unit of each tier between the
-        fast domain and the outermost one.
+        Names are codes.
         """
 
-        pp_outer: tuple[Column, ...]
-        dp_outer: tuple[Column, ...]
-
-        def __init__(self, **columns: Column | tuple[Column, ...]) -> None: ...
-        def __getattr__(self, column: str) -> Column: ...
+        num_gpus: Column
+        pp: Column
+        dp: Column
+        pp_nvs: Column
+        dp_nvs: Column
+        vpp: Column
+        zero_stage: Column
+        recompute: Column
+        schedule: Column
+        zero_replicas: Column
+        stored_layers: Column
+        offload: Column
+        order: Column
+        global_batch_size: Column
+        num_microbatches: Column
+        pp_outer: tuple[Column, ...] = ()  # stages in a unit of each tier between the fast domain and the outermost one
+        dp_outer: tuple[Column, ...] = ()  # likewise replicas
 
 else:
     _columns = [(name, Column, dataclasses.field()) for name in STEP_COLUMNS]

@@ -14,18 +14,26 @@ import numpy as np
 from dsx.config.framework_file import FrameworkSpec
 from dsx.plans.choices import BY_NAME, CHOICES, NAMED, SEARCHED_COLUMNS, Choice
 from dsx.plans.frameworks import codes_of, plans_of
-from dsx.records import make_record, static
+from dsx.records import make_record, record, static
 
 if TYPE_CHECKING:
 
+    @record
     class SearchedCodes:
         """The values of a search for each of `SEARCHED_COLUMNS`: a tuple of codes, as static structure.
 
         An empty tuple of a number means every number that a plan may have. A column that is not given has its default.
         """
 
-        def __init__(self, **values: tuple[int, ...]) -> None: ...
-        def __getattr__(self, column: str) -> tuple[int, ...]: ...
+        ep: tuple[int, ...] = ()
+        vpp: tuple[int, ...] = ()
+        zero_stage: tuple[int, ...] = ()
+        zero_replicas: tuple[int, ...] = ()
+        recompute: tuple[int, ...] = ()
+        stored_layers: tuple[int, ...] = ()
+        schedule: tuple[int, ...] = ()
+        offload: tuple[int, ...] = ()
+        order: tuple[int, ...] = ()
 
 else:
     SearchedCodes = make_record(

@@ -46,8 +46,9 @@ def step_choices(
 
     `tiers` names the tiers between fast domain and outermost tier, which have columns too.
     """
-    outer = {f"{axis}_outer": tuple(as_array(columns[f"{axis}_{tier}"]) for tier in tiers) for axis in ("pp", "dp")}
-    return StepChoices(**{name: as_array(columns[name]) for name in STEP_COLUMNS}, **outer)
+    pp_outer, dp_outer = (tuple(as_array(columns[f"{axis}_{tier}"]) for tier in tiers) for axis in ("pp", "dp"))
+    of_step = {name: as_array(columns[name]) for name in STEP_COLUMNS}
+    return StepChoices(**of_step, pp_outer=pp_outer, dp_outer=dp_outer)
 
 
 def rows_of_plans(problem: Problem, columns: Arrays) -> tuple[KeyCosts, Rows]:
