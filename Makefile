@@ -4,6 +4,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SWEEP := gpt3-1t-b200
 
+# Rewriting the asserts of all tests takes longer than reading them, and each process that tests start reads dsx.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A file's tests share what they compile, so they stay in one process.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -5,9 +5,13 @@ states no shape is left to the type checker; of the rest every item of a sequenc
 That is a third of the time of tests/cost, and other tests would only find the same again, so it is for those alone.
 """
 
+import ast
 import dataclasses
 import functools
+import importlib.abc
+import importlib.machinery
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +32,34 @@ def install(package: str) -> None:
         setattr(records, name, getattr(jaxtyping, name))
     records.Array = jax.Array | np.ndarray
     records.ArrayLike = records.Array | float
-    jaxtyping.install_import_hook(package, f"{__name__}.checked")
+    sys.meta_path.insert(0, _Finder(package))
     jaxtyping.config.update("jaxtyping_disable", True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finder(importlib.abc.MetaPathFinder):
+    package: str
+
+    def find_spec(self, fullname: str, path: typing.Any = None, target: typing.Any = None) -> typing.Any:
+        if fullname != self.package and not fullname.startswith(f"{self.package}."):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Decorates functions and methods; jaxtyping's hook does so with inner functions too, anew in every call."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        tree = ast.parse(self.get_data(path), path)
+        for owner in (tree, *(statement for statement in tree.body if isinstance(statement, ast.ClassDef))):
+            for function in owner.body:
+                if isinstance(function, ast.FunctionDef):
+                    decorator = ast.parse(f"__import__({__name__!r}).jaxtyped", mode="eval").body
+                    function.decorator_list.append(ast.copy_location(decorator, function))
+        return compile(tree, path, "exec", dont_inherit=True)
 
 
 @contextmanager
@@ -42,15 +72,17 @@ def checking() -> Iterator[None]:
         jaxtyping.config.update("jaxtyping_disable", True)
 
 
+def jaxtyped(function: Callable) -> Callable:
+    """Return the function such that its calls are checked while `checking` lasts."""
+    return jaxtyping.jaxtyped(function, typechecker=checked)
+
+
 def checked(function: Callable) -> Callable:
     """Return the function with its arguments checked, or its result.
 
     Of each function jaxtyping hands over two: one for the arguments, and then one that states and returns the result.
     """
     signature = inspect.signature(function)
-    # Transformations of pytrees make records of anything; functions in functions are made anew with every call.
-    if function.__name__ == "__init__" or "<locals>" in function.__qualname__:
-        return function
     if signature.return_annotation not in (typing.Any, signature.empty):
         return _with_result_checked(function, check_of(signature.return_annotation))
     checks = {name: check_of(parameter.annotation) for name, parameter in signature.parameters.items()}
