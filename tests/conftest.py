@@ -53,6 +53,25 @@ def all_workers() -> Iterator[Callable[[], list[jax.Device]]]:
         yield workers
 
 
+@pytest.fixture(scope="session", autouse=True)
+def models_built_once() -> Iterator[None]:
+    """Derive each model of packaged layers once in a process: jobs of the tests price few models, and in all ways."""
+    problem = importlib.import_module("dsx.pricing.problem")
+    build, models = problem.build_model, {}
+
+    def built(spec, assumptions, strategy, near=None):
+        if near is not None or "DSX_PATH" in os.environ:  # definitions of the user may change
+            return build(spec, assumptions, strategy, near)
+        key = (spec.model_dump_json(), assumptions.model_dump_json(), strategy)
+        if key not in models:
+            models[key] = build(spec, assumptions, strategy)
+        return models[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(problem, "build_model", built)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def collected() -> None:
     """Collect garbage between files alone: what JAX has compiled is much, stays, and would be searched each time."""

@@ -134,14 +134,13 @@ def job(cluster="mi250x-xgmi8"):
 
 
 def test_answers_and_result_sets_say_what_a_gpu_is(tmp_path):
-    found = dsx.best(job(), fix={"tp": 1, "pp": 1})
-    several = dsx.several_jobs(job(), num_gpus=[4, 8], fix={"tp": 1, "pp": 1})
+    few = {"tp": 1, "pp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b", "offload": "none"}
+    few |= {"zero_replicas": 1, "stored_layers": 0}
+    found, several = dsx.best(job(), fix=few), dsx.several_jobs(job(), num_gpus=[4, 8], fix=few)
     for answer in (job(), dsx.evaluate(job(), "dp=8"), dsx.why(job(), "dp=8"), found, several):
         assert SAID in str(answer).splitlines()[0]
     assert str(job("h100-nvs8")).startswith("small on 8 x h100-nvs8: ")
     # A result set says it too.
-    few = {"tp": 1, "pp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b", "offload": "none"}
-    few |= {"zero_replicas": 1, "stored_layers": 0}
     spec = {"model": SMALL, "cluster": "mi250x-xgmi8", "num_gpus": 8, "global_batch_size": 8, "fix": few}
     dsx.sweep(spec, out=tmp_path / "set")
     assert SAID in str(dsx.show(tmp_path / "set"))

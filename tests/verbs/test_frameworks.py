@@ -222,7 +222,7 @@ def test_a_model_without_embedding_and_head_counts_neither():
     assert found.reject == ("layers_not_divisible",) and "embedding and head" not in str(found)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LIMITED)
 def test_each_plan_that_a_search_finds_is_one_that_the_framework_runs(job, name):
     # A plan that several strategies have is named by the first of them, which has to run it too.
@@ -238,7 +238,7 @@ def test_torchtitan_ties_embedding_and_head_on_one_stage_alone(options, stages):
     head = {"kind": "head", "options": options}
     model = {"name": "ends", "source": "a test", "default_sequence_length": 2048, "dimensions": dimensions}
     stated = dsx.Job(model | {"layers": [*layers, head]}, "h100-nvs8", 2, 8)
-    found = dsx.best(stated, 1000, framework="torchtitan", fix="recompute=none vpp=1", limit="pp<=2")
+    found = dsx.best(stated, 1000, framework="torchtitan", fix="recompute=none vpp=1", limit="pp<=2", partition="even")
     assert {plan["pp"] for plan in found.plans} == stages
     dsx.launch(stated, found.plan, framework="torchtitan")
 
@@ -312,5 +312,6 @@ def test_what_leaves_no_plan_of_a_framework_that_lacks_the_defaults_is_named():
         assert said in dsx.best(job, fix=fix, framework="torchtitan").infeasible
     tied = MODEL | {"dimensions": MODEL["dimensions"] | {"v": 1024}}
     tied |= {"layers": [{"kind": "embedding"}, *MODEL["layers"], {"kind": "head", "options": ["tied"]}]}
-    found = dsx.best(job.replace(model=tied, num_gpus=10, global_batch_size=16), framework="torchtitan")
+    ten = job.replace(model=tied, num_gpus=10, global_batch_size=16)
+    found = dsx.best(ten, framework="torchtitan", partition="even")
     assert "and 2d-no-sp, as torchtitan runs them, leave no combination of degrees" in found.infeasible

@@ -50,7 +50,7 @@ def test_the_named_memory_is_enough_and_less_is_not(partition):
 
     def with_memory(number):
         sized = job.replace(set={"cluster.device.hbm_capacity": number, "assumptions.memory_margin": 0})
-        return dsx.best(sized, 1, partition=partition, fix=FEW)
+        return dsx.best(sized, 1, partition=partition, fix=FEW, strategy="1d")
 
     nothing = with_memory("1 kB")
     assert not nothing.plans and nothing.to_data()["infeasible"] == nothing.infeasible
