@@ -64,13 +64,13 @@ def test_nothing_forks_where_jax_is_loaded():
 
 def test_a_plan_is_priced_and_searched_without_jax():
     code = "import dsx\njob = dsx.Job('llama-3-8b', 'h100-nvs8', num_gpus=8, global_batch_size=16)\n"
-    code += "found = dsx.best(job, fix='tp=2 microbatch_size=1', watch=lambda *_: None)\n"
+    code += "found = dsx.best(job, fix='tp=2 microbatch_size=1 pp=1 offload=none', watch=lambda *_: None)\n"
     code += "dsx.evaluate(job, found.plan)\nprint('jax' in sys.modules)"
     assert told(code) == ["False"]
 
 
 def test_the_command_line_searches_without_jax():
-    job = "best --model llama-3-8b --cluster h100-nvs8 --num-gpus 8 --global-batch-size 16 --fix tp=2 --json"
+    job = "best --model llama-3-8b --cluster h100-nvs8 --num-gpus 8 --global-batch-size 16 --fix tp=2 --fix pp=1 --json"
     code = f"import runpy\nsys.argv = ['dsx', *{job!r}.split()]\n"
     code += "try: runpy.run_module('dsx', run_name='__main__')\nexcept SystemExit: print('jax' in sys.modules)"
     assert told(code)[-1] == "False"

@@ -37,9 +37,9 @@ def in_part(plan, size, node):
     return partly_filled({axis: degrees[axis] for axis in order}, {axis: shares[axis] for axis in order}, size, node)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("num_gpus", "size", "some"), [(20, 8, True), (24, 8, True), (36, 16, True), (48, 24, True), (32, 8, False)]
+    ("num_gpus", "size", "some"), [(20, 8, True), (24, 8, True), (36, 16, True), (32, 8, False), (48, 24, True)]
 )
 def test_the_spaces_that_fill_nodes_have_the_plans_that_do(num_gpus, size, some):
     problem = on(problem_of("default", ("1d", "2d")), hardware(fast_size=size, hbm_capacity=1e13))
@@ -103,6 +103,7 @@ def test_jobs_that_are_ranked_have_the_plans_of_each_alone():
 def test_placements_that_are_as_fast_are_not_named():
     """The leanest alone was placed by hand; the fastest was named beside itself, as 0.0 % faster."""
     job, fix = dsx.Job("llama-3-8b", "h100-nvs8", 16, 64), {"pp": [2, 4, 8], "offload": "none", "cp": 1}
+    fix |= {"recompute": "none", "stored_layers": 0}
     found = dsx.best(job, framework="deepspeed", fix=fix)
     assert found.as_launched and found.faster_placement is None
     assert found.step_time_s == dsx.best(job, 1, framework="deepspeed", fix=fix).step_time_s

@@ -67,7 +67,7 @@ SLOWDOWN = "assumptions.kernel_slowdown"  # beside which a set has effects of th
 
 
 @pytest.mark.parametrize(
-    "path", [SLOWDOWN, *(pytest.param(path, marks=pytest.mark.sampled(10)) for path in REAL if path != SLOWDOWN)]
+    "path", [SLOWDOWN, *(pytest.param(path, marks=pytest.mark.sampled(20)) for path in REAL if path != SLOWDOWN)]
 )
 def test_a_real_field_equals_set(path):
     base = stated(path) or 1e-6
@@ -83,7 +83,7 @@ def test_a_real_field_equals_set(path):
         assert_rows_equal(priced(one.problem, made.space), priced(alone, Space(alone, GPUS, BATCHES)), 1e-13)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("path", REAL)
 def test_every_real_field_changes_a_cost_or_what_fits(path):
     """The plan must use what the field is about: 8 bits, offload, gathers, ZeRO 3, experts.

@@ -31,11 +31,14 @@ PLANS = {
 
 
 def job(model=None, cluster=dsx.trace.ONE_DOMAIN, **more):
-    return job_of(model or MODEL, 8, 16, cluster, **more)
+    return job_of(model or MODEL, 8, 8, cluster, **more)
 
 
-def write(folder, of_job=None, durations=False, **plan):
-    return dsx.trace.write(of_job or job(), out=folder, durations=durations, **(plan if "tp" in plan else PLAN | plan))
+USUAL = job()
+
+
+def write(folder, of_job=USUAL, durations=False, **plan):
+    return dsx.trace.write(of_job, out=folder, durations=durations, **(plan if "tp" in plan else PLAN | plan))
 
 
 def content(folder):
