@@ -4,7 +4,7 @@ Imports are read from the syntax tree, so one inside a function counts too.
 """
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
@@ -48,16 +48,19 @@ def name_of(path: Path) -> str:
     return path.relative_to(DSX).as_posix()
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def imports(path: Path) -> list[str]:
     """Absolute dotted names of everything that a file imports, at any depth."""
+    found: list[str] = []
     package = ["dsx", *path.relative_to(DSX).parent.parts]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             source = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{source}.{alias.name}" for alias in node.names)
+            found += (f"{source}.{alias.name}" for alias in node.names)
+    return found
 
 
 def test_imports_go_one_way():
@@ -108,7 +111,7 @@ def test_relative_and_lazy_imports_are_seen(tmp_path, monkeypatch):
     (tmp_path / "cost").mkdir()
     file = tmp_path / "cost" / "step.py"
     file.write_text("def f():\n    from ..results import store\n    from .layer import g\n    import jax\n")
-    assert list(imports(file)) == ["dsx.results.store", "dsx.cost.layer.g", "jax"]
+    assert imports(file) == ["dsx.results.store", "dsx.cost.layer.g", "jax"]
 
 
 def test_the_command_line_has_the_api_alone():

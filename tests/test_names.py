@@ -5,6 +5,7 @@ comments, which may give examples.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,12 +50,16 @@ def is_named(word: str) -> bool:
     return (word in SPELT and word != DEFAULT) or bool(ARXIV.search(word))
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
 def names_in(path: Path) -> list[str]:
-    tree = ast.parse(path.read_text())
-    docs = docstrings(tree)
+    docs = docstrings(nodes_of(path)[0])
     return [
         f"line {getattr(node, 'lineno', '?')}: {word}"
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if id(node) not in docs
         for word in dict.fromkeys(mentions(node))
         if is_named(word)
@@ -63,7 +68,7 @@ def names_in(path: Path) -> list[str]:
 
 def branches_in(path: Path) -> list[str]:
     conditions = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Compare | ast.pattern):
             conditions.append(node)
         elif isinstance(node, ast.If | ast.IfExp | ast.While):

@@ -186,7 +186,7 @@ def plan_of_flags(arguments):
     return settings | {"vpp": len(pieces) // pp}, [*map(len, pieces)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", JOBS)
 @pytest.mark.parametrize("chunks", ["pp=3", "pp=4 vpp=2", "pp=3 vpp=4"])
 def test_launch_flags_of_a_best_cut_give_it_back(body, chunks):

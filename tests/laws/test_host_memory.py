@@ -134,7 +134,7 @@ def test_a_stage_with_the_first_and_the_last_chunk_counts_the_table_once(tmp_pat
     assert max(used) == pytest.approx(fullest, rel=0.03)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "choices",
     [
@@ -162,6 +162,7 @@ def test_a_trace_has_what_is_priced(tmp_path, options, choices):
     assert traced_plan(found.problem, found.plan).shared is not None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("schedule", "vpp", "zero_stage"), [("zb-v", 2, 1), ("dualpipe", 1, 0), ("dualpipe", 1, 3)])
 def test_an_update_waits_for_the_gradients_of_both_chunks(tmp_path, schedule, vpp, zero_stage):
     """Passes of the two chunks mix, so neither is behind the other."""

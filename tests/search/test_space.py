@@ -1,5 +1,7 @@
 """Fixing and limiting columns of a space."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from laws.spaces import candidates_of, problem_of
@@ -11,6 +13,11 @@ from dsx.pricing.cuts import candidate_columns
 from dsx.search.spaces import Space
 
 SEARCHED = (*KEY_COLUMNS, *CHOICE_COLUMNS)
+
+
+@cache
+def every_row():
+    return ids()
 
 
 def ids(**options):
@@ -28,7 +35,7 @@ def names(rows, where):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("column", [column for column in SEARCHED if column not in ("ep", *SEARCHED_COLUMNS)])
 def test_fix_keeps_the_values_that_are_named(column):
-    rows = ids()
+    rows = every_row()
     for values in ([1], [2], [1, 3], [2, 1000], [0, 24], [12, 36, 6]):
         kept = names(rows, [value in values for value in rows[column].tolist()])
         assert names(ids(fix={column: values}), ...) == kept
@@ -39,7 +46,7 @@ def test_fix_keeps_the_values_that_are_named(column):
 @pytest.mark.parametrize("column", SEARCHED)
 @pytest.mark.parametrize("relation", ["<=", ">=", "<", ">", "=="])
 def test_limit_keeps_the_values_within(column, relation):
-    rows = ids()
+    rows = every_row()
     holds = {"<=": int.__le__, ">=": int.__ge__, "<": int.__lt__, ">": int.__gt__, "==": int.__eq__}[relation]
     for bound in {2, int(np.median(rows[column]))}:
         kept = names(rows, [holds(value, bound) for value in rows[column].tolist()])
@@ -48,7 +55,7 @@ def test_limit_keeps_the_values_within(column, relation):
 
 def test_every_column_varies_and_may_be_fixed_and_limited():
     """Otherwise the tests of fixing and limiting would show little. A model without experts has ep = 1."""
-    rows = ids()
+    rows = every_row()
     assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {
         "ep",
         "ep_nvs",
@@ -60,7 +67,7 @@ def test_every_column_varies_and_may_be_fixed_and_limited():
     assert 1 not in rows["pp"]
     assert len(rows["pp"]) > 0
     # A column may be fixed to the value that it has.
-    assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(ids(), ...)
+    assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(every_row(), ...)
 
 
 def test_fix_varies_fixed_choices_of_an_assumption_set():

@@ -74,7 +74,7 @@ systems = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     model=models,
     system=systems,
