@@ -34,9 +34,9 @@ NATIVE = ("--set", "assumptions.cross_entropy_bytes=8")
 
 
 def test_flags_and_schedules_are_of_each_plan(run, folder):
-    plans = json.loads(run("best", *JOB, "--json", "--strategy", "2d", "--framework", "any", "--top", 40, *NATIVE).out)[
-        "plans"
-    ]
+    plans = json.loads(
+        run("best", *JOB, "--json", "--strategy", "2d", "--framework", "any", "--top", 40, *NATIVE, *FEW_EVEN).out
+    )["plans"]
     for plan in plans:
         flags = plan["launch"]["megatron_lm"]["flags"]
         assert flags[flags.index("--context-parallel-size") + 1] == str(plan["plan"]["cp"])
@@ -231,7 +231,14 @@ def test_several_jobs_are_ranked(run, folder):
 
 
 # One strategy, and one value of what no limit here is about.
-SINGLE = ("--strategy", "1d", *("--fix", "schedule=1f1b"), *("--fix", "zero_stage=1"), *("--fix", "recompute=none"))
+SINGLE = (
+    "--strategy",
+    "1d",
+    *("--fix", "schedule=1f1b"),
+    *("--fix", "zero_stage=1"),
+    *("--fix", "recompute=none"),
+    *FEW,
+)
 
 
 def test_limits_are_repeated(run, folder):
@@ -240,10 +247,11 @@ def test_limits_are_repeated(run, folder):
     assert data["limit"] == {"tp": ["<=4", ">=2"], "microbatch_size": ["<8"]}
     assert {plan["plan"]["tp"] for plan in data["plans"]} <= {2, 4}
     said = run("best", *JOB, *SINGLE, "--limit", "tp<=4", "--fix", "pp=2").out.splitlines()
-    assert "only schedule=1f1b zero_stage=1 recompute=none pp=2; limit tp<=4" in said
+    fixed = "zero_replicas=1 stored_layers=0 offload=none"
+    assert f"only schedule=1f1b zero_stage=1 recompute=none {fixed} pp=2; limit tp<=4" in " ".join(said)
     # Limits of a partition.
-    job = (*JOB, "--strategy", "1d", "pp=2,4", "zero_stage=1", "--limit", "pp>2")
+    job = (*JOB, "--strategy", "1d", "pp=2,4", "zero_stage=1", "--limit", "pp>2", *fixed.split())
     done = run("partition", *job, "--json")
     data = json.loads(done.out)
     assert (data["plan"]["pp"], data["limit"]) == (4, {"pp": [">2"]})
-    assert "\nonly pp=2,4 zero_stage=1; limit pp>2\n" in run("partition", *job).out
+    assert f"\nonly pp=2,4 zero_stage=1 {fixed}; limit pp>2\n" in run("partition", *job).out

@@ -67,7 +67,9 @@ def test_every_column_varies_and_may_be_fixed_and_limited():
     assert 1 not in rows["pp"]
     assert len(rows["pp"]) > 0
     # A column may be fixed to the value that it has.
-    assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(every_row(), ...)
+    assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(
+        every_row(), ...
+    )
 
 
 def test_fix_varies_fixed_choices_of_an_assumption_set():
