@@ -141,19 +141,15 @@ def distinct_domains(routing: Routing, domains: PerPlan) -> PerPlan:
     allowed = xp.minimum(routing.groups_of_token, routing.groups)
     per_domain = routing.groups / domains
     reached = xp.maximum(allowed / per_domain, xp.ones_like(per_domain))
-    missed = _missed(routing, routing.groups, allowed, per_domain)
-    return xp.where(per_domain <= 1.0, hit(reached), domains * (1.0 - missed))
-
-
-def _missed(routing: Routing, groups: PerPlan, allowed: PerPlan, per_domain: PerPlan) -> PerPlan:
-    """Return the probability that no choice of a token falls in a domain with `per_domain` groups."""
+    # The probability that no choice of a token falls in a domain with `per_domain` groups.
     in_domain: list[PerPlan] = [xp.ones_like(per_domain)]  # probability of each number of its groups among those drawn
     for drawn in range(routing.most_groups):
         # Groups are drawn without replacement, as many as are allowed.
-        undrawn = xp.maximum(groups - drawn, 1.0)
+        undrawn = xp.maximum(routing.groups - drawn, 1.0)
         gained = [p * xp.clip((per_domain - j) / undrawn, 0.0, 1.0) for j, p in enumerate(in_domain)]
         gained = [xp.where(drawn < allowed, more, xp.zeros_like(more)) for more in gained]
         kept = [p - more for p, more in zip(in_domain, gained, strict=True)]
         in_domain = [kept[0], *(stay + more for stay, more in zip(kept[1:], gained, strict=False)), gained[-1]]
     missed = [p * xp.maximum(1.0 - j / allowed, 0.0) ** routing.choices for j, p in enumerate(in_domain)]
-    return sum(missed[1:], start=missed[0])
+    missed = sum(missed[1:], start=missed[0])
+    return xp.where(per_domain <= 1.0, hit(reached), domains * (1.0 - missed))

@@ -429,11 +429,6 @@ def traced(step: Callable[..., object], shapes: Sequence[object]) -> tuple[Trace
     # An argument is named by its position, and the keys inside of it.
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tuple(shapes))[0]]
     names = [f"input.{jax.tree_util.keystr(path, simple=True, separator='/')}" for path in paths]
-    return step_of(flat, names, _updates(shapes, results)), flat
-
-
-def _updates(shapes: Sequence[object], results: object) -> dict[int, int]:
-    """Return results by the arguments that they are new values of, both by the positions of their arrays."""
     free = _places(results if isinstance(results, tuple | list) else (results,))
     updates: dict[int, int] = {}
     for structure, places in _places(shapes):
@@ -441,7 +436,7 @@ def _updates(shapes: Sequence[object], results: object) -> dict[int, int]:
         if match is not None:
             free.remove(match)
             updates |= dict(zip(places, match[1], strict=True))
-    return updates
+    return step_of(flat, names, updates), flat
 
 
 def _places(trees: Sequence[object]) -> list[tuple[object, range]]:

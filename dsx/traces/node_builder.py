@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dsx.traces.codec import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.codec import COMM_COLL, COMP
 from dsx.traces.layer_nodes import Compute
 from dsx.traces.traced_plan import TracedPlan
 
@@ -130,7 +130,7 @@ class NodeBuilder:
         self.sources[text] = ("previous", purpose, self.key.chunk)
         return text, size
 
-    def _add(self, node: TraceNode) -> int:
+    def add(self, node: TraceNode) -> int:
         """Add a node, with dependencies on what writes its inputs; return its number."""
         number = len(self.built.nodes)
         writers = (self.source(name) for name, _ in node.inputs)
@@ -149,29 +149,13 @@ class NodeBuilder:
         on_host: bool = False,
     ) -> int:
         """Add a computation, which also waits for `deps`."""
-        return self._add(TraceNode(COMP, name, inputs, outputs, [*deps], compute=work, on_host=on_host))
+        return self.add(TraceNode(COMP, name, inputs, outputs, [*deps], compute=work, on_host=on_host))
 
     def collective(
         self, name: str, inputs: Tensors, outputs: Tensors, sent: NodeCommunication, overlap: float | None = None
     ) -> int:
         """Add a collective; its lists of tensors are its own."""
-        return self._add(TraceNode(COMM_COLL, name, [*inputs], [*outputs], communication=sent, overlap=overlap))
-
-    def send(self, name: str, tensors: Tensors, sent: NodeCommunication, overlap: float | None) -> int:
-        """Add a send of tensors to another rank."""
-        return self._add(TraceNode(COMM_SEND, name, [*tensors], communication=sent, overlap=overlap))
-
-    def receive(self, name: str, tensors: Tensors, sent: NodeCommunication) -> int:
-        """Add a receive of tensors from another rank."""
-        return self._add(TraceNode(COMM_RECV, name, outputs=[*tensors], communication=sent))
-
-    def load(self, name: str, inputs: Tensors, outputs: Tensors, size: int, overlap: float | None = None) -> int:
-        """Add a transfer of `size` bytes from the host."""
-        return self._add(TraceNode(MEM_LOAD, name, inputs, outputs, transfer_bytes=size, overlap=overlap))
-
-    def store(self, name: str, inputs: Tensors, outputs: Tensors, size: int, overlap: float | None = None) -> int:
-        """Add a transfer of `size` bytes to the host."""
-        return self._add(TraceNode(MEM_STORE, name, inputs, outputs, transfer_bytes=size, overlap=overlap))
+        return self.add(TraceNode(COMM_COLL, name, [*inputs], [*outputs], communication=sent, overlap=overlap))
 
     def source(self, name: str) -> NodeReference | None:
         """Return the node that writes a tensor; None for one that is there from the start."""

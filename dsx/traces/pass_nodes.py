@@ -15,10 +15,10 @@ from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import divides
 from dsx.notation.sharded_layer import ALL_GATHER, REDUCE_SCATTER
 from dsx.plans.choices import CODES
-from dsx.traces.codec import ACCUMULATION, COMP, MEM_LOAD
+from dsx.traces.codec import ACCUMULATION, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.columns import NUMBERS_OF_MULTIPLY
 from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Move, NodeTensor
-from dsx.traces.node_builder import OWN, PURPOSES, NodeCommunication, NodeReference, Tensors, buffer_of
+from dsx.traces.node_builder import OWN, PURPOSES, NodeCommunication, NodeReference, Tensors, TraceNode, buffer_of
 from dsx.traces.weight_nodes import GATHERED_VERSION, ZeroBuilder
 
 LOADED = "^"  # after the name of a tensor that is back from the host
@@ -269,10 +269,10 @@ class PassBuilder(ZeroBuilder):
         for sends in (False, True) if self.key.receives_first else (True, False):
             sent = NodeCommunication(num_bytes, peer=("ring", axis, 1 if sends else -1), tag=tag)
             if sends:
-                number = self.send(f"{tensor} send {part + 1}", block, sent, 1.0)
+                node = TraceNode(COMM_SEND, f"{tensor} send {part + 1}", block, communication=sent, overlap=1.0)
             else:
-                number = self.receive(f"{tensor} receive {part + 1}", arrived, sent)
-            beside.append(NodeReference(OWN, number))
+                node = TraceNode(COMM_RECV, f"{tensor} receive {part + 1}", outputs=arrived, communication=sent)
+            beside.append(NodeReference(OWN, self.add(node)))
         return arrived
 
     def _is_offloaded(self, position: int) -> bool:
@@ -290,7 +290,7 @@ class PassBuilder(ZeroBuilder):
         ]
         size = sum(size for _, size in stash)
         stored, name = [(self.own(layer.position, "stash@host"), size)], self.own(layer.position, "store")
-        return self.store(name, stash, stored, max(size, 1), 1.0)
+        return self.add(TraceNode(MEM_STORE, name, stash, stored, transfer_bytes=max(size, 1), overlap=1.0))
 
     def _wait_for_store(self, number: int, stores: Sequence[int | None]) -> None:
         """Let a node wait until the last of some layers is stored: a layer ends when the one before it is stored.
@@ -306,7 +306,7 @@ class PassBuilder(ZeroBuilder):
         if size and self._is_offloaded(position):
             loaded = [(self.own(position, tensor.name + LOADED), tensor.bytes) for tensor in saved]
             stored, name = [(self.own(position, "stash@host"), size)], self.own(position, "load")
-            self.load(name, stored, loaded, size, 1.0)
+            self.add(TraceNode(MEM_LOAD, name, stored, loaded, transfer_bytes=size, overlap=1.0))
 
 
 def _part(work: Compute | None, part: int, size: int) -> Compute:

@@ -14,7 +14,17 @@ from dsx.notation.model import accompanying, divides
 from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.plans.pass_times import PassRun, StageTransfer, global_order
 from dsx.schedules.order import Pair, Pass, passes_of
-from dsx.traces.node_builder import MICROBATCH, PURPOSES, BasePass, NodeCommunication, PassKey, PassNodes, Tensors
+from dsx.traces.codec import COMM_RECV, COMM_SEND
+from dsx.traces.node_builder import (
+    MICROBATCH,
+    PURPOSES,
+    BasePass,
+    NodeCommunication,
+    PassKey,
+    PassNodes,
+    Tensors,
+    TraceNode,
+)
 from dsx.traces.pass_nodes import PassBuilder
 from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.weight_nodes import EndBuilder
@@ -216,9 +226,10 @@ class StageBuilder:
             of_transfer = PassKey(verb, chunk, (), False)
             builder = PassBuilder(self.plan, of_transfer, self.program.digits, self._sources(bases))
             if sends:
-                builder.send(name, tensors, sent, self.plan.assumptions.pp_overlap)
+                overlap = self.plan.assumptions.pp_overlap
+                builder.add(TraceNode(COMM_SEND, name, tensors, communication=sent, overlap=overlap))
             else:
-                builder.receive(name, tensors, sent)
+                builder.add(TraceNode(COMM_RECV, name, outputs=tensors, communication=sent))
             self.program.nodes[key] = builder.built
         self.program.items.append(Item((Block(key, microbatch, 0, bases),), tag))
 

@@ -24,9 +24,10 @@ from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE
 from dsx.notation.syntax import AXES
 from dsx.notation.work import Matrix
 from dsx.plans.choices import CODES
+from dsx.traces.codec import MEM_LOAD, MEM_STORE
 from dsx.traces.columns import NUMBERS_OF_MULTIPLY, bits_of
 from dsx.traces.layer_nodes import Compute, LayerNodes, LayerWeight
-from dsx.traces.node_builder import NodeBuilder, NodeCommunication, Tensors
+from dsx.traces.node_builder import NodeBuilder, NodeCommunication, Tensors, TraceNode
 from dsx.traces.traced_plan import SHARED_SHARD
 
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
@@ -249,19 +250,20 @@ class EndBuilder(ZeroBuilder):
             momentum = int(matrices * assumed.muon_bytes)
             if on_host:
                 loaded: Tensors = [(f"{name} momentum", momentum)]
-                self.load(loaded[0][0], inputs, loaded, momentum)
+                self.add(TraceNode(MEM_LOAD, loaded[0][0], inputs, loaded, transfer_bytes=momentum))
                 inputs = [*inputs, *loaded]
             inputs = self._orthogonalised(name, nodes, inputs)
             if on_host:
-                self.store(f"{name} orthogonal", inputs, [(f"{name} orthogonal@host", momentum)], momentum)
+                orthogonal = [(f"{name} orthogonal@host", momentum)]
+                self.add(TraceNode(MEM_STORE, f"{name} orthogonal", inputs, orthogonal, transfer_bytes=momentum))
         if not on_host:
             self.compute(name, [*inputs, (state, size)], [*outputs, (f"{state}#1", size)], work)
             return
         gradients, weights = (parameters * of for of in (assumed.gradient_bytes, assumed.weight_bytes))
         sent, updated = [(f"{name} gradients@host", gradients)], [(f"{name} weights@host", weights)]
-        self.store(f"{name} gradients", inputs, sent, gradients)
+        self.add(TraceNode(MEM_STORE, f"{name} gradients", inputs, sent, transfer_bytes=gradients))
         self.compute(name, sent, updated, work, on_host=True)
-        self.load(f"{name} weights", [*updated, *stored], outputs, weights)
+        self.add(TraceNode(MEM_LOAD, f"{name} weights", [*updated, *stored], outputs, transfer_bytes=weights))
 
     def _orthogonalised(self, name: str, nodes: LayerNodes, inputs: Tensors) -> Tensors:
         """Add the nodes before a layer's update, each of which waits for the one before; return what they leave."""
