@@ -100,19 +100,7 @@ class Matrices:
 
 
 # Fields of a layer's work with a value for each work.
-PER_WORK = (
-    "matrix",
-    "vector",
-    "bytes",
-    "unfused",
-    "volumes",
-    "weights",
-    "stash",
-    "working",
-    "scattered",
-    "boundary",
-    "panels",
-)
+PER_WORK = tuple("matrix vector bytes unfused volumes weights stash working scattered boundary panels".split())
 PerKernels = Float[Array, "every_kernel works"]
 
 _MATRIX_SIZES = ("rows", "columns", "count")

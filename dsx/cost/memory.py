@@ -355,10 +355,7 @@ class StageMemory(StepPlans):
     @cached_property
     def stash_bytes(self) -> list[PerPlan]:
         """Per kind, the activations that a layer saves of one microbatch, the mean over the layers."""
-        return [
-            self.recompute.mean(kind, functools.partial(costs.under, "stash_bytes"))
-            for kind, costs in enumerate(self.kinds)
-        ]
+        return self._on_average("stash_bytes")
 
     @cached_property
     def largest_stash_bytes(self) -> list[PerPlan]:
@@ -369,6 +366,12 @@ class StageMemory(StepPlans):
     def working_bytes(self) -> list[PerPlan]:
         """Per kind, what the backward of a layer needs beside its stash; of the layer that needs most."""
         return self._largest("working_bytes")
+
+    def _on_average(self, name: str) -> list[PerPlan]:
+        """Return, per kind, the mean over its layers of a cost that depends on the recompute mode."""
+        return [
+            self.recompute.mean(kind, functools.partial(costs.under, name)) for kind, costs in enumerate(self.kinds)
+        ]
 
     def _largest(self, name: str) -> list[PerPlan]:
         return [

@@ -195,7 +195,7 @@ def run_of(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: Devic
         narrow_head=any(
             tensor.weight and not tensor.wide and any(dim.letter == "v" for dim in tensor.distribution.dims)
             for head in model.last
-            for tensor in head.layer.tensors.values()
+            for tensor in head.tensors.values()
         ),
         unshared_experts=tp > 1 and not sequence_parallel and EXPERTS in layer.letters,
     )

@@ -75,7 +75,7 @@ class _MeasuredLayer:
         def size(dim: Dim) -> int:
             return int(self.number(local_size(dim), plan))
 
-        program = program_of(self.layer.layer, priced.operators, size)
+        program = program_of(self.layer, priced.operators, size)
         matrix, traffic = self.number(work.matrix, plan), self.number(work.bytes, plan)
         shape = (m, n, k, batch)
         return Case(kernel.name, kernel.direction, shape, dtype, matrix, traffic, program, _fault(program))

@@ -73,6 +73,8 @@ def build_layer(
     consumed = {arg.tensor for op in operators for arg in op.arguments}
     produced = [name for op in operators for name in op.outputs]
     outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in produced if name not in consumed)
+    distributions = [tensor.distribution for tensor in builder.tensors.values()]
+    distributions += [argument.distribution for op in operators for argument in op.arguments]
     defaults = {name: block for declaring in definitions for name, block in declaring.parameters.items()}
     return Layer(
         name=f"{source.name}[{chosen}]" if str(chosen) else source.name,
@@ -82,6 +84,7 @@ def build_layer(
         operators=tuple(operators),
         inputs=tuple(builder.inputs),
         outputs=outputs,
+        axes=ordered({axis for distribution in distributions for axis in distribution.axes}),
         rules=strategy.rules if strategy else (),
         panelled=any(op.panelled for op in operators),
         options={name: name in settings.options for declaring in definitions for name in declaring.options},

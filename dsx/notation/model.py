@@ -239,7 +239,7 @@ class Model:
     @property
     def num_predictions(self) -> int:
         """Number of layers of multi-token prediction, for which the head takes the further tokens as data."""
-        return sum(layer.layer.tensors[name].data for layer in self.last for name in layer.layer.inputs)
+        return sum(layer.tensors[name].data for layer in self.last for name in layer.inputs)
 
     @property
     def segments(self) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -213,7 +213,7 @@ class Operator:
         return self.kind.shape == "view"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layer:
     """A layer under a strategy: tensors by name, operators in order."""
 
@@ -224,16 +224,12 @@ class Layer:
     operators: tuple[Operator, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    axes: tuple[str, ...]  # mesh axes that its tensors are divided by, in the order of AXES
     rules: tuple[Rule, ...]
     panelled: bool
     options: dict[str, bool]  # option that the layer or one of its blocks declares -> whether it is set
     blocks: dict[str, str]  # block parameter -> block
     single: frozenset[str] = frozenset()  # dimensions of which the model has one, such as a single expert
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The mesh axes that the layer's tensors are divided by, in the order of AXES."""
-        return ordered({axis for distribution in self.distributions for axis in distribution.axes})
 
     @property
     def distributions(self) -> list[Distribution]:

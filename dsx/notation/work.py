@@ -10,7 +10,7 @@ ep does not nest in those. Each part of an expert is replicated on edp ranks.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -41,7 +41,7 @@ from dsx.notation.sharded_layer import (
     local_size,
     ordered,
 )
-from dsx.notation.syntax import AXES, Dim, RegionPath, Rule
+from dsx.notation.syntax import AXES, Dim, RegionPath
 
 EP, DP = "ep", "dp"
 S = TypeVar("S")
@@ -165,25 +165,18 @@ class Weight:
     matrix: Matrix[Expression] | None = None  # None if it is no matrix of the body
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class DerivedLayer:
-    """Everything that the cost model needs to know about a layer."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
+class DerivedLayer(Layer):
+    """A layer with everything that the cost model needs to know about it."""
 
-    name: str
-    strategy: str
-    definitions: dict[str, Expression]
-    axes: tuple[str, ...]
     expert_axes: tuple[str, ...]  # axes that divide experts besides ep; ep nests in the other axes and dp
     kernels: tuple[KernelCosts, ...]
     weights: tuple[Weight, ...]
     boundary_bytes: Expression
     input_bytes: Expression  # what full recomputation keeps
-    rules: tuple[Rule, ...]
-    panelled: bool
     letters: frozenset[str]  # dimensions whose size a model must give
     divided: tuple[Dim, ...]  # every divided dimension
-    graph: LayerGraph = field(repr=False, compare=False)  # of which the costs are sums
-    layer: Layer = field(repr=False, compare=False)  # of which everything is derived
+    graph: LayerGraph = field(repr=False)  # of which the costs are sums
 
     def collectives(self, direction: int) -> list[Collective]:
         """All collectives of one direction, in the order of the kernels."""
@@ -264,10 +257,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         )
     divided = [dim for distribution in layer.distributions for dim in distribution.dims if dim.axes]
     return DerivedLayer(
-        name=layer.name,
-        strategy=layer.strategy,
-        definitions=layer.definitions,
-        axes=layer.axes,
+        **{content.name: getattr(layer, content.name) for content in fields(Layer)},
         expert_axes=expert_axes(layer),
         kernels=tuple(kernel_costs),
         weights=tuple(
@@ -285,12 +275,9 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         ),
         boundary_bytes=tensor_bytes(layer, layer.inputs[0]),
         input_bytes=total(tensor_bytes(layer, name) for name in layer.inputs),
-        rules=layer.rules,
-        panelled=layer.panelled,
         letters=_letters(layer),
         divided=tuple(dict.fromkeys(divided)),
         graph=graph,
-        layer=layer,
     )
 
 

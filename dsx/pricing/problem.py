@@ -258,7 +258,7 @@ class Problem:
 
 def _lacks_exchanges(framework: FrameworkSpec, layer: DerivedLayer) -> bool:
     """Return whether a layer exchanges over cp as a framework does not beside the options of the layer."""
-    options = {ANY_LAYER, *(option for option, is_set in layer.layer.options.items() if is_set)}
+    options = {ANY_LAYER, *(option for option, is_set in layer.options.items() if is_set)}
     kinds = {kind for kind, _ in layer.exchanges("cp")}
     return any(option in options and not kinds <= {*has} for option, has in framework.cp_exchanges.items())
 

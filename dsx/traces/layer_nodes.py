@@ -172,7 +172,7 @@ def layer_nodes(
         output_gradient=graph.output_gradients[0].name,
         input_gradients=names(graph.input_gradients),
         boundary_bytes=numbers.number(layer.boundary_bytes),
-        data=frozenset(value.name for value in graph.inputs if layer.layer.tensors[value.name].data),
+        data=frozenset(value.name for value in graph.inputs if layer.tensors[value.name].data),
         weights=weights,
         groups={ranks: tuple(weights[index] for index in members) for ranks, members in groups.items()},
         saved=tuple(t for name, t in read.items() if name not in first and (name in written or name in taken)),
