@@ -72,14 +72,14 @@ _PerMode = Float[Array, "modes *#plans"] | tuple[Column, ...]  # a tuple where a
 
 @record
 class PassCosts:
-    """The seconds of a layer that depend on the effects of a plan (`dsx.cost.context`); fields as in LayerCosts."""
+    """The seconds of a layer for one microbatch that depend on the effects of a plan (`dsx.cost.context`)."""
 
     forward_s: Column
-    backward_s: Column
-    recompute_s: _PerMode
-    weight_gradient_s: Column
-    split_s: Column
-    compute_s: Column
+    backward_s: Column  # without recomputation
+    recompute_s: _PerMode  # the recomputed forward
+    weight_gradient_s: Column  # the part of the backward that only computes weight gradients
+    split_s: Column  # what the backward takes longer where this part is a pass of its own
+    compute_s: Column  # forward and backward
     tp_comm_s: Column
     cp_comm_s: Column
     ep_comm_s: Column
@@ -89,7 +89,7 @@ PASSES = tuple(PassCosts.__dataclass_fields__)
 
 
 @record
-class LayerCosts:
+class LayerCosts(PassCosts):
     """Cost of one layer for one microbatch.
 
     `modes` are those of recomputation: the values of `recompute` that do the same to the layer are one. A weight group
@@ -98,16 +98,7 @@ class LayerCosts:
     groups.
     """
 
-    forward_s: Column
-    backward_s: Column  # without recomputation
-    weight_gradient_s: Column  # the part of it that only computes weight gradients
-    split_s: Column  # what it takes longer where this part is a pass of its own
-    recompute_s: _PerMode  # the recomputed forward
-    compute_s: Column  # forward and backward
     memory_s: Column
-    tp_comm_s: Column
-    cp_comm_s: Column
-    ep_comm_s: Column
     replicated_gradient_s: Column  # once a step: reducing gradients of parameters replicated over tp
     stash_bytes: _PerMode  # saved for the backward
     working_bytes: _PerMode  # transient of the layer's backward, besides the stash

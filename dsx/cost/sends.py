@@ -89,7 +89,10 @@ class LinkSends(NamedTuple):
             if interleaved:
                 further = choices.vpp - 1.0
                 sent = Passes(once.forward + further * up, once.backward + further * down)
-                forwards_first = self._forwards_first(position, choices)
+                # Such stages of several chunks run all forwards before their first backward.
+                passes = choices.num_microbatches * choices.vpp
+                ahead = forwards_ahead(position, choices.pp, choices.vpp)
+                forwards_first = (choices.vpp > 1.0) & (passes - 1.0 <= ahead)
             else:
                 up, down = once.forward, once.backward
             exposed = self._exposed_ways(sent, forwards_first)
@@ -163,11 +166,6 @@ class LinkSends(NamedTuple):
                 for pass_s, way_s in zip(passes_s, sent[:2], strict=True)
             )
         )
-
-    def _forwards_first(self, position: PerPlan, choices: Choices) -> Bool[Array, "*#plans"]:
-        """Return whether stages of several chunks run all forwards before their first backward."""
-        passes = choices.num_microbatches * choices.vpp
-        return (choices.vpp > 1.0) & (passes - 1.0 <= forwards_ahead(position, choices.pp, choices.vpp))
 
     def _exposed_beside(self, passes_s: PerPlan, seconds: PerPlan) -> PerPlan:
         if self.overlap is None:

@@ -134,17 +134,6 @@ class EqualChunks(NamedTuple):
     chunk: PerPlan
     counted: PerPlan
 
-    def layers_in(self, begin: PerPlan, number_in: Callable[[PerPlan, PerPlan], PerPlan]) -> dict[int, PerPlan]:
-        """Return the body layers of each kind, of segments of which `number_in(begin, length)` layers count."""
-        layers: dict[int, PerPlan] = {}
-        for kinds, counts in self.stack.body:
-            length = sum(counts)
-            held = number_in(begin, length)
-            for kind, count in zip(kinds, counts, strict=True):
-                layers[kind] = layers.get(kind, 0.0) + held * (count / length)
-            begin = begin + length
-        return layers
-
     def between(self, start: PerPlan, stop: PerPlan) -> Layers:
         """Return the layers of the chunks from `start` to `stop`, exclusive."""
 
@@ -157,7 +146,7 @@ class EqualChunks(NamedTuple):
         num_chunks = self.num_chunks
         ones, zero = xp.ones_like(start), xp.zeros_like(start)
         return (
-            self.layers_in(self.counted, number_in)
+            _layers_in(self.stack.body, self.counted, number_in)
             | {kind: xp.where((start <= zero) & (stop > zero), ones, zero) for kind in self.stack.first}
             | {kind: xp.where((start < num_chunks) & (stop >= num_chunks), ones, zero) for kind in self.stack.last}
         )
@@ -172,7 +161,10 @@ class EqualChunks(NamedTuple):
             in_round = position - rounds * per_round - index * self.chunk
             return rounds * self.chunk + xp.clip(in_round, xp.zeros_like(in_round), self.chunk)
 
-        layers = self.layers_in(self.counted, lambda begin, length: held_before(begin + length) - held_before(begin))
+        def number_in(begin: PerPlan, length: PerPlan) -> PerPlan:
+            return held_before(begin + length) - held_before(begin)
+
+        layers = _layers_in(self.stack.body, self.counted, number_in)
         ones, zero = xp.ones_like(index), xp.zeros_like(index)
         layers |= {kind: xp.where(index == zero, ones, zero) for kind in self.stack.first}
         return layers | {kind: xp.where(index == self.pp - 1.0, ones, zero) for kind in self.stack.last}
@@ -313,14 +305,26 @@ def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_
 
 def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> Layers:
     """Return the layers of each kind from position `start` of the chain to `stop`, exclusive."""
-    layers: Layers = {}
-    begin = 0.0
     first, last = ([((kind,), (1.0,)) for kind in kinds] for kinds in (stack.first, stack.last))
-    for kinds, counts in (*first, *stack.body, *last):
+
+    def number_in(begin: PerPlan, length: PerPlan) -> PerPlan:
+        return xp.maximum(xp.minimum(stop, begin + length) - xp.maximum(start, begin), 0.0)
+
+    return _layers_in((*first, *stack.body, *last), 0.0, number_in)
+
+
+def _layers_in(
+    segments: Sequence[tuple[tuple[int, ...], tuple[PerPlan, ...]]],
+    begin: PerPlan,
+    number_in: Callable[[PerPlan, PerPlan], PerPlan],
+) -> dict[int, PerPlan]:
+    """Return the layers of each kind in segments from `begin` on, of which `number_in(begin, length)` layers count."""
+    layers: dict[int, PerPlan] = {}
+    for kinds, counts in segments:
         length = sum(counts)
-        held = xp.maximum(xp.minimum(stop, begin + length) - xp.maximum(start, begin), 0.0)
+        number = number_in(begin, length)
         for kind, count in zip(kinds, counts, strict=True):
-            layers[kind] = layers.get(kind, 0.0) + held * (count / length)
+            layers[kind] = layers.get(kind, 0.0) + number * (count / length)
         begin = begin + length
     return layers
 

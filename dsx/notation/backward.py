@@ -52,9 +52,22 @@ def derive_backward(layer: Layer) -> Backward:
         for output in operator.outputs:
             sums += _settle(layer, output, contributions[output], incoming)
         for argument in operator.arguments:
-            if not layer.tensors[argument.tensor].data:  # data has no gradient
-                gradient = _gradient(layer, operator, argument, incoming)
-                contributions[argument.tensor].setdefault(gradient, []).append(operator)
+            tensor, axes = layer.tensors[argument.tensor], {*incoming}
+            if tensor.data:  # which has no gradient
+                continue
+            if not operator.kind.rearranges:
+                letters = {dim.letter for dim in argument.distribution.dims}
+                factors = [other.distribution for other in operator.arguments if other is not argument]
+                distributions = [*(layer.tensors[name].distribution for name in operator.outputs), *factors]
+                dims = [dim for distribution in distributions for dim in distribution.dims if dim.letter not in letters]
+                axes |= {axis for dim in dims for axis in dim.axes}
+                if operator.kind.shape == "contract":
+                    axes |= {axis for factor in factors for axis in factor.partial}
+            if tensor.weight:
+                axes.add("dp")
+            partial = ordered(axes - {*argument.distribution.axes})
+            gradient = Distribution(argument.distribution.dims, partial)
+            contributions[tensor.name].setdefault(gradient, []).append(operator)
     weight_axes: dict[str, tuple[str, ...]] = {}
     for name, tensor in layer.tensors.items():
         if tensor.weight:
@@ -87,22 +100,6 @@ def _settle(
         needed = Distribution(layer.tensors[tensor].distribution.dims, partial)
         sums.append(GradientSum(tensor, distribution, tuple(operators), tuple(match(distribution, needed))))
     return sums
-
-
-def _gradient(layer: Layer, operator: Operator, argument: Argument, incoming: tuple[str, ...]) -> Distribution:
-    """Return the distribution of the gradient of a consumed argument."""
-    partial = set(incoming)
-    if not operator.kind.rearranges:
-        letters = {dim.letter for dim in argument.distribution.dims}
-        factors = [other.distribution for other in operator.arguments if other is not argument]
-        distributions = [layer.tensors[name].distribution for name in operator.outputs] + factors
-        dims = [dim for distribution in distributions for dim in distribution.dims if dim.letter not in letters]
-        partial |= {axis for dim in dims for axis in dim.axes}
-        if operator.kind.shape == "contract":
-            partial |= {axis for factor in factors for axis in factor.partial}
-    if layer.tensors[argument.tensor].weight:
-        partial.add("dp")
-    return Distribution(argument.distribution.dims, ordered(partial - set(argument.distribution.axes)))
 
 
 ACTIVATION_BYTES = Name("activation_bytes")

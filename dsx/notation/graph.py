@@ -424,7 +424,24 @@ def transient_bytes(layer: Layer, graph: LayerGraph, index: int, kernel: Kernel)
     if not launches:
         return 0
     inside = {*kernel.makes}
-    sizes = _held_gradients(graph, launches[0])
+    # Gradients that exist before the backward of the kernel, and are read by it or later. By gradient, the one that it
+    # is a copy of, and the axes that it was redistributed over: the first of copies counts, and others where the axes
+    # between have several ranks.
+    read = {value for node in graph.backward[launches[0] :] for value in node.reads} | {*graph.input_gradients}
+    sources: dict[Value, tuple[Value, tuple[str, ...]]] = {value: (value, ()) for value in graph.output_gradients}
+    for node in graph.backward[: launches[0]]:
+        if isinstance(node, Launch):
+            sources |= {value: (value, ()) for value in node.writes}
+        elif node.after_kernel:
+            source, axes = sources[node.reads[0]] if len(node.reads) == 1 else (node.writes[0], ())
+            sources |= {value: (source, (*axes, node.collective.axis)) for value in node.writes}
+    counted: dict[Value, tuple[str, ...]] = {}
+    sizes: list[Expression] = []
+    for value, (source, axes) in sources.items():
+        if value in read:
+            first = source not in counted
+            between = {*axes} ^ {*counted.setdefault(source, axes)}
+            sizes.append(value.bytes if first else product((value.bytes, is_copy(sorted(between)))))
     seen: set[tuple[str, str]] = set()
     for op, argument in [(operator, argument) for operator in kernel.operators for argument in operator.arguments]:
         if argument.tensor in inside or argument.key in seen:
@@ -442,27 +459,3 @@ def transient_bytes(layer: Layer, graph: LayerGraph, index: int, kernel: Kernel)
         elif tensor.weight and redistributed and not op.panelled:
             sizes.append(product((GRADIENT_BYTES, elements(argument.distribution.dims))))
     return total(sizes)
-
-
-def _held_gradients(graph: LayerGraph, begins: int) -> list[Expression]:
-    """Return the bytes of the gradients that exist before a node of the backward, and are read by it or later.
-
-    Of a gradient and its redistributed copies, the first counts, and others where the axes between have several ranks.
-    """
-    read = {value for node in graph.backward[begins:] for value in node.reads} | {*graph.input_gradients}
-    # By gradient, the one that it is a copy of, and the axes that it was redistributed over.
-    sources: dict[Value, tuple[Value, tuple[str, ...]]] = {value: (value, ()) for value in graph.output_gradients}
-    for node in graph.backward[:begins]:
-        if isinstance(node, Launch):
-            sources |= {value: (value, ()) for value in node.writes}
-        elif node.after_kernel:
-            source, axes = sources[node.reads[0]] if len(node.reads) == 1 else (node.writes[0], ())
-            sources |= {value: (source, (*axes, node.collective.axis)) for value in node.writes}
-    counted: dict[Value, tuple[str, ...]] = {}
-    sizes: list[Expression] = []
-    for value, (source, axes) in sources.items():
-        if value in read:
-            first = source not in counted
-            between = {*axes} ^ {*counted.setdefault(source, axes)}
-            sizes.append(value.bytes if first else product((value.bytes, is_copy(sorted(between)))))
-    return sizes

@@ -333,7 +333,15 @@ def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, ne
         built[kind] = layer
         derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
         check_dimensions(derived[kind], spec.dimensions, spec.name)
-        _check_amounts(derived[kind], spec)
+        values = unsharded(derived[kind], spec.dimensions, spec.default_sequence_length)
+        kernels = derived[kind].kernels
+        amounts = [getattr(work, name) for kernel in kernels for work in kernel.work for name in NAMES]
+        amounts += [kernel.saved_bytes for kernel in kernels] + [weight.bytes for weight in derived[kind].weights]
+        try:
+            for expr in amounts:
+                amount(expr, values)
+        except SpecError as error:
+            raise SpecError(f"layer {derived[kind].name!r} of model {spec.name!r}: {error}") from None
     leading, trailing = check_chain(spec.name, [(built[entry.layer], entry.count) for entry in entries])
     layers = tuple((derived[entry.layer], entry.count) for entry in entries)
     return Model(spec.name, dict(spec.dimensions), layers, leading, trailing)
@@ -438,18 +446,6 @@ def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str
             f"layer {layer.name!r} uses the dimension {letter!r}, which {owner!r} does not give"
             f"{did_you_mean(letter, letters)} (it gives {sizes})"
         )
-
-
-def _check_amounts(layer: DerivedLayer, spec: ModelSpec) -> None:
-    """Raise SpecError if the work or the memory of a layer is too large, or divides by zero."""
-    values = unsharded(layer, spec.dimensions, spec.default_sequence_length)
-    amounts = [getattr(work, name) for kernel in layer.kernels for work in kernel.work for name in NAMES]
-    amounts += [kernel.saved_bytes for kernel in layer.kernels] + [weight.bytes for weight in layer.weights]
-    try:
-        for expr in amounts:
-            amount(expr, values)
-    except SpecError as error:
-        raise SpecError(f"layer {layer.name!r} of model {spec.name!r}: {error}") from None
 
 
 def amount(expr: Expression, values: Mapping[str, float]) -> float:

@@ -230,7 +230,20 @@ def _statement(line: LineReader) -> Statement:
             declared.append(_tensor(line, declares=True))
         return DeclarationSyntax(first.text, tuple(declared))
     if line.accept("use"):
-        return _use(line, first.place)
+        kind = "layer" if line.accept("layer") else "block"
+        parameter = line.name("a block parameter").text if line.accept("$") else ""
+        block = "" if parameter else line.word(f"the name of a {kind}").text
+        modifier = _modifier(line)
+        bindings: dict[str, str] = {}
+        if line.accept("("):
+            while not line.accept(")"):
+                token = line.name("a name inside the block")
+                if token.text in bindings:
+                    raise token.place.error(f"{token.text!r} is bound twice")
+                line.expect("=")
+                bindings[token.text] = line.name("a name outside the block").text
+                line.accept(",")
+        return UseSyntax(block, bindings, first.place, modifier, parameter, kind)
     if line.accept("fuse"):
         return BracketSyntax("fuse", line.name("the name of the kernel").text, first.place)
     if line.accept("recompute"):
@@ -247,23 +260,6 @@ def _statement(line: LineReader) -> Statement:
     if line.accept("end"):
         return BracketSyntax("end", "", first.place)
     return _operator(line)
-
-
-def _use(line: LineReader, place: Place) -> UseSyntax:
-    kind = "layer" if line.accept("layer") else "block"
-    parameter = line.name("a block parameter").text if line.accept("$") else ""
-    block = "" if parameter else line.word(f"the name of a {kind}").text
-    modifier = _modifier(line)
-    bindings: dict[str, str] = {}
-    if line.accept("("):
-        while not line.accept(")"):
-            token = line.name("a name inside the block")
-            if token.text in bindings:
-                raise token.place.error(f"{token.text!r} is bound twice")
-            line.expect("=")
-            bindings[token.text] = line.name("a name outside the block").text
-            line.accept(",")
-    return UseSyntax(block, bindings, place, modifier, parameter, kind)
 
 
 def _operator(line: LineReader) -> OperatorSyntax:

@@ -87,7 +87,17 @@ def file_faults(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
         faults += _at_rows("cycle of dependencies", trace, np.array(around[:1]), detail)
     for what, nodes, detail in (*_in_groups(trace, folder), *_in_numbers(trace)):
         faults += _at_rows(what, trace, np.flatnonzero(nodes), detail, is_note=what == _HOST_WITHOUT_WORK)
-    return faults + _written_twice(trace)
+    tensors = trace.writes.values
+    order = np.argsort(tensors, kind="stable")
+    later = np.sort(order[1:][tensors[order][1:] == tensors[order][:-1]])
+    rows = np.searchsorted(trace.writes.starts, later, side="right") - 1
+    # A node that reads a tensor too changes it in place.
+    count = len(trace.tensors)
+    changed = np.isin(rows * count + tensors[later], trace.reads.owners() * count + trace.reads.values)
+    names = (trace.tensors[tensor] for tensor in tensors[later[~changed]].tolist())
+    return faults + _at_rows(
+        "tensor written twice", trace, rows[~changed], lambda _: f"{next(names)!r} was written before in the file"
+    )
 
 
 def _at_rows(
@@ -157,19 +167,6 @@ def _in_numbers(trace: RankTrace) -> list[_Finding]:
         ("computation without its work", without & (trace.on_host <= 0), without_work),
         (_HOST_WITHOUT_WORK, without & (trace.on_host > 0), without_work),
     ]
-
-
-def _written_twice(trace: RankTrace) -> list[Fault]:
-    tensors = trace.writes.values
-    order = np.argsort(tensors, kind="stable")
-    later = np.sort(order[1:][tensors[order][1:] == tensors[order][:-1]])
-    rows = np.searchsorted(trace.writes.starts, later, side="right") - 1
-    # A node that reads a tensor too changes it in place.
-    count = len(trace.tensors)
-    changed = np.isin(rows * count + tensors[later], trace.reads.owners() * count + trace.reads.values)
-    names = (trace.tensors[tensor] for tensor in tensors[later[~changed]].tolist())
-    what = "tensor written twice"
-    return _at_rows(what, trace, rows[~changed], lambda _: f"{next(names)!r} was written before in the file")
 
 
 def joint_faults(parts: Sequence[Communication], folder: TraceFolder) -> list[Fault]:

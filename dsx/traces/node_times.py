@@ -372,16 +372,14 @@ class NodePricer:
 
     def _send_s(self, trace: RankTrace, row: int) -> float:
         peer, size = int(trace.comm_dst[row]), max(int(trace.comm_size[row]), 0)
-        return self._links.send_s(self._link(trace.rank, peer), size)
-
-    def _link(self, rank: int, peer: int) -> Link:
-        """Return the link of a send, and of those of other ranks that send as far at the same time."""
+        # Sends of other ranks that go as far at the same time share the link.
+        rank = trace.rank
         tier = int(self._placed.tier(rank, peer))
         if (peer - rank, tier) not in self._sends:
             ranks = np.array(self._senders.get(peer - rank, [rank]))
             ranks = ranks[self._placed.tier(ranks, ranks + peer - rank) == tier]
             self._sends[peer - rank, tier] = self._placed.link(ranks, ranks + peer - rank)
-        return self._sends[peer - rank, tier]
+        return self._links.send_s(self._sends[peer - rank, tier], size)
 
 
 def senders_of(ranks: Iterable[RankTrace], stands_for: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from dsx.traces import codec
 from dsx.traces.codec import ATTRIBUTES, COMM_COLL, COMM_SEND, VALUE_FIELDS, AttributeProto, varint
-from dsx.traces.node_builder import MICROBATCH, OWN, PREVIOUS, BasePass, NodeReference, PassNodes, TraceNode, buffer_of
+from dsx.traces.node_builder import MICROBATCH, OWN, PREVIOUS, BasePass, NodeReference, TraceNode, buffer_of
 from dsx.traces.stage_items import Block, Item, StageItems
 
 VERSION = "1.0.0"
@@ -173,7 +173,21 @@ class StageEncoder:
         """Return the (block, number) of the nodes of an item in the order of the file, with their places there."""
         keys = tuple(block.key for block in item.blocks)
         if keys not in self._places:
-            order = _file_order([self.stage.nodes[key] for key in keys], item.num_passes)
+            # Two passes that run side by side take turns at each collective that hides behind the other pass.
+            blocks = [self.stage.nodes[key] for key in keys]
+            turns: list[list[list[tuple[int, int]]]] = []
+            for block, of_pass in enumerate(blocks[: item.num_passes]):
+                turns.append([[]])
+                for number, node in enumerate(of_pass.nodes):
+                    turns[-1][-1].append((block, number))
+                    if item.num_passes > 1 and node.type == COMM_COLL and node.overlap == 1.0 and node.partner is None:
+                        turns[-1].append([])
+            in_turn = itertools.chain.from_iterable(itertools.zip_longest(*turns, fillvalue=[]))
+            order = [*itertools.chain.from_iterable(in_turn)]
+            # Blocks after the passes come before the last layer of the first pass.
+            ahead, behind = (0, blocks[0].ahead), range(item.num_passes, len(blocks))
+            at = order.index(ahead) if ahead in order else len(order)
+            order[at:at] = [(block, number) for block in behind for number in range(len(blocks[block].nodes))]
             self._places[keys] = {node: place for place, node in enumerate(order)}
         return self._places[keys]
 
@@ -320,26 +334,6 @@ def _joined(
 def _first_name(block: Block, base: BasePass) -> BasePass:
     """Return the first name of a pass that a block refers to by several, so that a node depends on another once."""
     return next(name for name, place in block.bases.items() if place == block.bases[base])
-
-
-def _file_order(blocks: Sequence[PassNodes], num_passes: int) -> list[tuple[int, int]]:
-    """Return (block, number) of the nodes of an item in the order of the file.
-
-    Two passes that run side by side take turns at each collective that hides behind the other pass. Blocks after the
-    passes come before the last layer of the first pass.
-    """
-    turns: list[list[list[tuple[int, int]]]] = []
-    for block, of_pass in enumerate(blocks[:num_passes]):
-        turns.append([[]])
-        for number, node in enumerate(of_pass.nodes):
-            turns[-1][-1].append((block, number))
-            if num_passes > 1 and node.type == COMM_COLL and node.overlap == 1.0 and node.partner is None:
-                turns[-1].append([])
-    order = [node for turn in itertools.zip_longest(*turns, fillvalue=[]) for of_pass in turn for node in of_pass]
-    gathers = [(at, number) for at in range(num_passes, len(blocks)) for number in range(len(blocks[at].nodes))]
-    ahead = (0, blocks[0].ahead)
-    at = order.index(ahead) if ahead in order else len(order)
-    return [*order[:at], *gathers, *order[at:]]
 
 
 def _attributes(node: TraceNode) -> list[Part]:

@@ -103,7 +103,21 @@ class StageBuilder:
                     self.program.items.append(Item(gathers))
                 self._run(entry.item, next(following))
         if not self.plan.forward_only:
-            self._end()
+            chunks, last = (
+                [chunk for chunk, stage in enumerate(self.plan.stages) if stage == self.stage],
+                self.per_chain - 1,
+            )
+            bases: dict[BasePass, Place] = {
+                ("last", purpose, chunk): self.at[f"pass {purpose}", chunk, last]
+                for chunk in chunks
+                for purpose in PURPOSES["backward"]
+            }
+            key = PassKey("end", 0, (), True)
+            builder = EndBuilder(self.plan, key, self.program.digits, self._sources(bases))
+            builder.end(sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True))
+            if builder.built.nodes:
+                self.program.nodes[key] = builder.built
+                self.program.items.append(Item((Block(key, last, last, bases),)))
         # Tags of the sends within passes stand behind those between stages.
         most = max(nodes.num_tags for nodes in self.program.nodes.values())
         first = 2 * (self.per_chain + 1) * len(self.plan.stages)
@@ -129,7 +143,11 @@ class StageBuilder:
         blocks: list[Block] = []
         number = len(self.program.items)
         for place, done in enumerate(passes_of(item)):
-            key, chunk, bases = self._key(done, isinstance(item, Pair)), done.chunk, self._bases(done)
+            names = ("forward", "gradient", "receive forward", "receive gradient", "gather forward", "gather gradient")
+            chunks = (done.chunk - 1, done.chunk, done.chunk + 1)
+            places = {(what, chunk): self.at.get((what, chunk, done.microbatch)) for what in names for chunk in chunks}
+            bases: dict[BasePass, Place] = {base: at for base, at in places.items() if at is not None}
+            key, chunk = self._key(done, isinstance(item, Pair)), done.chunk
             if key not in self.program.nodes:
                 builder = PassBuilder(self.plan, key, self.program.digits, self._sources(bases))
                 if done.kind == "forward":
@@ -151,13 +169,6 @@ class StageBuilder:
                 self.at[f"pass {purpose}", chunk, done.microbatch] = (number, place)
         gathers = self._gathers(following, len(blocks)) if following else ()
         self.program.items.append(Item((*blocks, *gathers), num_passes=len(blocks)))
-
-    def _bases(self, done: Pass) -> dict[BasePass, Place]:
-        """Return the passes of the same microbatch that a pass may refer to."""
-        names = ("forward", "gradient", "receive forward", "receive gradient", "gather forward", "gather gradient")
-        chunks = (done.chunk - 1, done.chunk, done.chunk + 1)
-        places = {(what, chunk): self.at.get((what, chunk, done.microbatch)) for what in names for chunk in chunks}
-        return {base: place for base, place in places.items() if place is not None}
 
     def _name(self, text: str) -> str:
         return f"m{MICROBATCH * self.program.digits}.{text}"
@@ -272,18 +283,3 @@ class StageBuilder:
             return ()
         self.at[f"gather {what}", done.chunk, done.microbatch] = (len(self.program.items), place)
         return (Block(name, done.microbatch, 0, {}),)
-
-    def _end(self) -> None:
-        chunks = [chunk for chunk, stage in enumerate(self.plan.stages) if stage == self.stage]
-        last = self.per_chain - 1
-        bases: dict[BasePass, Place] = {
-            ("last", purpose, chunk): self.at[f"pass {purpose}", chunk, last]
-            for chunk in chunks
-            for purpose in PURPOSES["backward"]
-        }
-        key = PassKey("end", 0, (), True)
-        builder = EndBuilder(self.plan, key, self.program.digits, self._sources(bases))
-        builder.end(sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True))
-        if builder.built.nodes:
-            self.program.nodes[key] = builder.built
-            self.program.items.append(Item((Block(key, last, last, bases),)))

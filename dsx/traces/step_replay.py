@@ -45,7 +45,22 @@ def slow_ranks(slow: Slow | None, traced: Collection[int]) -> dict[int, float]:
         if not 0 < factor < math.inf:
             raise InputError(f"--slow {text}: the factor {number!r} is no positive number")
         for part in ranks.split(","):
-            for rank in _ranks(text, part, traced):
+            first, dash, last = (end.strip() for end in part.partition("-"))
+            ends = first, last if dash else first
+            if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in ends):
+                raise InputError(f"--slow {text}: {part.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
+            low, high = map(int, ends)
+            if low > high:
+                raise InputError(f"--slow {text}: {part.strip()} ends before it begins")
+            absent = next((rank for rank in range(low, high + 1) if rank not in traced), None)
+            if absent is not None:
+                ranks_text = (
+                    ", ".join([*map(str, sorted(traced)[:_SHOWN]), *["..."] * (len(traced) > _SHOWN)]) or "none"
+                )
+                if traced and max(traced) - min(traced) + 1 == len(traced):
+                    ranks_text = f"{min(traced)} to {max(traced)}"
+                raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {ranks_text}")
+            for rank in range(low, high + 1):
                 if rank in factors:
                     raise InputError(f"--slow {text}: rank {rank} is named twice")
                 factors[rank] = factor
@@ -70,23 +85,6 @@ def _number(number: object) -> str:
         return f"{number}"
     except ValueError:  # a whole number of thousands of digits
         raise InputError(f"slow: a number has thousands of digits; {_EXAMPLE}") from None
-
-
-def _ranks(text: str, part: str, traced: Collection[int]) -> list[int]:
-    first, dash, last = (end.strip() for end in part.partition("-"))
-    ends = first, last if dash else first
-    if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in ends):
-        raise InputError(f"--slow {text}: {part.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
-    low, high = map(int, ends)
-    if low > high:
-        raise InputError(f"--slow {text}: {part.strip()} ends before it begins")
-    absent = next((rank for rank in range(low, high + 1) if rank not in traced), None)
-    if absent is not None:
-        ranks_text = ", ".join(map(str, sorted(traced)[:_SHOWN])) + (", ..." if len(traced) > _SHOWN else "") or "none"
-        if traced and max(traced) - min(traced) + 1 == len(traced):
-            ranks_text = f"{min(traced)} to {max(traced)}"
-        raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {ranks_text}")
-    return [*range(low, high + 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,9 +151,29 @@ class EndBuilder(ZeroBuilder):
         """Add the nodes for the layers of a stage, the last one first; those of a layer by itself have no update."""
         self.reduced_at_end: dict[int, Tensors] = {}  # by layer
         for position in positions if self.plan.assumptions.charge_replicated_gradients else ():
-            self._replicated(position, self.plan.nodes(position))
-        if self.plan.ties_ends:
-            self._tied(positions)
+            nodes = self.plan.nodes(position)
+            for axis in (axis for axis in AXES if int(self.plan.columns[axis]) > 1):
+                over_axis = (weight for weight in nodes.weights if not weight.over_ep and axis in weight.reduced_over)
+                if weights := [weight for weight in over_axis if not is_data_axis(axis)]:
+                    size = sum(weight.gradient_bytes for weight in weights)
+                    inputs = self._gradients(position, nodes, weights)
+                    sent = NodeCommunication(size, OF_REPLICATED.kind, axis, ("axis", axis))
+                    self._reduce_held(position, f"gradients {axis}", inputs, axis, sent)
+        last = self.plan.chain.num_layers - 1
+        head = self.plan.nodes(last)
+        tied = [weight for weight in head.weights if weight.tied]
+        for position in positions if self.plan.ties_ends and tied else ():
+            if position not in (0, last):
+                continue
+            nodes = self.plan.nodes(position)
+            # The first stage has the weight as the largest one of its first layer.
+            weights = tied if position == last else [max(nodes.weights, key=lambda weight: weight.bytes)]
+            size = sum(weight.gradient_bytes for weight in tied)
+            if divides(self.zero_stage, "gradient"):
+                ranks = next(ranks for ranks, of_group in head.groups.items() if tied[0] in of_group)
+                size //= self.plan.shard_size(ranks)
+            sent = NodeCommunication(size, OF_TIED.kind, "pp", ("ends",))
+            self._reduce_held(position, "tied gradient", self._gradients(position, nodes, weights), "t", sent)
         for position in () if self.plan.alone else positions:
             self._update(position, self.plan.nodes(position))
 
@@ -162,16 +182,6 @@ class EndBuilder(ZeroBuilder):
         outputs = [(f"{inputs[0][0]}{mark}", inputs[0][1])] if inputs else []
         self.collective(f"L{position:03d}.{sent.kind} {text}", inputs, outputs, sent)
         self.reduced_at_end.setdefault(position, []).extend(outputs)
-
-    def _replicated(self, position: int, nodes: LayerNodes) -> None:
-        """Add the all-reduces of gradients of parameters that are replicated over tensor parallel ranks."""
-        for axis in (axis for axis in AXES if int(self.plan.columns[axis]) > 1):
-            over_axis = (weight for weight in nodes.weights if not weight.over_ep and axis in weight.reduced_over)
-            if weights := [weight for weight in over_axis if not is_data_axis(axis)]:
-                size = sum(weight.gradient_bytes for weight in weights)
-                inputs = self._gradients(position, nodes, weights)
-                sent = NodeCommunication(size, OF_REPLICATED.kind, axis, ("axis", axis))
-                self._reduce_held(position, f"gradients {axis}", inputs, axis, sent)
 
     def _gradients(self, position: int, nodes: LayerNodes, weights: Iterable[LayerWeight]) -> Tensors:
         """Return the gradients of some weights as the passes leave them, each tensor once."""
@@ -190,24 +200,6 @@ class EndBuilder(ZeroBuilder):
                 sizes |= {self.version(position, weight.gradients[0]): weight.gradient_bytes for weight in chosen}
             sizes |= {later: size for later in (reduced, reduced + "r") if later in self.sources}
         return list(sizes.items())
-
-    def _tied(self, positions: Iterable[int]) -> None:
-        """Add the all-reduce of the gradient of a tied weight, or of the weight that it is tied to."""
-        last = self.plan.chain.num_layers - 1
-        head = self.plan.nodes(last)
-        tied = [weight for weight in head.weights if weight.tied]
-        for position in positions:
-            if not tied or position not in (0, last):
-                continue
-            nodes = self.plan.nodes(position)
-            # The first stage has the weight as the largest one of its first layer.
-            weights = tied if position == last else [max(nodes.weights, key=lambda weight: weight.bytes)]
-            size = sum(weight.gradient_bytes for weight in tied)
-            if divides(self.zero_stage, "gradient"):
-                ranks = next(ranks for ranks, of_group in head.groups.items() if tied[0] in of_group)
-                size //= self.plan.shard_size(ranks)
-            sent = NodeCommunication(size, OF_TIED.kind, "pp", ("ends",))
-            self._reduce_held(position, "tied gradient", self._gradients(position, nodes, weights), "t", sent)
 
     def _of_last_layer(self) -> Tensors:
         """Return the gradient of a shared weight as the last layer leaves it, where that is in a chunk of its own."""
