@@ -280,8 +280,8 @@ def _has_peers(members: Group) -> PerPlan:
     return xp.where(members.size > ones, ones, xp.zeros_like(ones))
 
 
-def _dot(left: Sequence[PerPlan], right: Sequence[PerPlan]) -> PerPlan:
-    return functools.reduce(xp.add, [a * b for a, b in zip(left, right, strict=True)])
+def _dot(counts: Sequence[PerPlan], values: Sequence[PerPlan]) -> PerPlan:
+    return functools.reduce(xp.add, [count * value for count, value in zip(counts, values, strict=True)])
 
 
 class FastestAlgorithm(NamedTuple):

@@ -62,7 +62,7 @@ class Group(NamedTuple):
             self.per_share * other.per_share,
             self.share * other.share,
             self.depth + other.depth,
-            tuple(left.times(right) for left, right in zip(self.outer, other.outer, strict=True)),
+            tuple(units.times(more) for units, more in zip(self.outer, other.outer, strict=True)),
         )
 
 

@@ -320,18 +320,21 @@ def _compiled(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
         "weights": [at(weight.bytes) for weight in layer.weights],
         "weights of kernels": [at(total(weight.bytes for weight in used)) for used in _used_weights(layer)],
         "boundary": at(layer.boundary_bytes),
-        "stash": [at(layer.input_bytes) if one is None else kept(chain.from_iterable(one.kept)) for one in recomputed],
+        "stash": [
+            at(layer.input_bytes) if of_mode is None else kept(chain.from_iterable(of_mode.kept))
+            for of_mode in recomputed
+        ],
         "transient": [at(kernel.transient_bytes) for kernel in layer.kernels],
-        "kept": [[kept(tensors) for tensors in (saved if one is None else one.kept)] for one in recomputed],
+        "kept": [[kept(tensors) for tensors in (saved if of_mode is None else of_mode.kept)] for of_mode in recomputed],
         **{f"matrix {name}": [at(getattr(matrix, name)) for matrix in matrices] for name in _MATRIX_SIZES},
-        "repeated": [[at(repeated(one, kernel)) for kernel in range(len(layer.kernels))] for one in recomputed],
+        "repeated": [[at(repeated(of_mode, kernel)) for kernel in range(len(layer.kernels))] for of_mode in recomputed],
     }
     routings = tuple(tuple(map(at, copies.stated)) for copies in _routings(layer))
     return _Formulas(
         program=compiled([*position]),
         rows={name: np.array(positions, dtype=np.intp) for name, positions in rows.items()},
         routings=routings,
-        modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
+        modes=tuple(mode(layer, codes, of_mode) for codes, of_mode in zip(modes, recomputed, strict=True)),
         shapes=collective_shapes(layer),
         multiply_shapes=multiply_shapes(layer),
     )

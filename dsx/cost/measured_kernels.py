@@ -84,12 +84,10 @@ class Samples:
         return np.linalg.inv(bordered)
 
 
-def _distances(left: Float[np.ndarray, "4 left"], right: Float[np.ndarray, "4 right"]) -> np.ndarray:
-    """Return the [left, right] distances of shapes: the root of the sum of squares of their logarithmic ratios."""
-    squares = np.zeros((left.shape[1], right.shape[1]))
-    for of_left, of_right in zip(np.log(np.maximum(left, 1.0)), np.log(np.maximum(right, 1.0)), strict=True):
-        squares += (of_left[:, None] - of_right) ** 2
-    return np.sqrt(squares)
+def _distances(shapes: Float[np.ndarray, "4 shapes"], others: Float[np.ndarray, "4 others"]) -> np.ndarray:
+    """Return the [shapes, others] distances: the root of the sum of squares of their logarithmic ratios."""
+    logarithms, of_others = (np.log(np.maximum(sizes, 1.0)) for sizes in (shapes, others))
+    return np.sqrt(((logarithms[:, :, None] - of_others[:, None]) ** 2).sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +201,13 @@ def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], ker
     without a direction.
     """
     places: dict[_Key, dict[Shape, int]] = {}
-    known = sorted({*operators, *kernels})
+    accepted = sorted({*operators, *kernels})
     for position, row in enumerate(times.rows):
         place = f"{times.file}:{row.line}"
-        if row.operator not in known:
-            near = did_you_mean(row.operator, known)
+        if row.operator not in accepted:
+            near = did_you_mean(row.operator, accepted)
             raise OperatorTimesError(
-                f"{place}: operator: unknown operator {row.operator!r}{near} (known: {', '.join(known)})"
+                f"{place}: operator: unknown operator {row.operator!r}{near} (known: {', '.join(accepted)})"
             )
         if row.operator in operators and operators[row.operator].shape == "contract":
             if not row.shape[2]:
@@ -274,10 +272,10 @@ def unmeasured(work: LayerWork) -> LayerWork:
     """Return the work without the multiplies that have a measured time."""
     if work.measured is None:
         return work
-    known = ~xp.isnan(work.measured.multiplies)
-    share = xp.where(known, share_of_kernel(work)[:, None], xp.zeros_like(work.multiplies.flops))
+    measured = ~xp.isnan(work.measured.multiplies)
+    share = xp.where(measured, share_of_kernel(work)[:, None], xp.zeros_like(work.multiplies.flops))
     modelled = 1.0 - per_kernel(share, work.multiply_shapes, work.num_kernels)
-    flops = xp.where(known, work.multiplies.flops, xp.zeros_like(work.multiplies.flops))
+    flops = xp.where(measured, work.multiplies.flops, xp.zeros_like(work.multiplies.flops))
     return replace(
         work,
         matrix=work.matrix - per_kernel(flops, work.multiply_shapes, work.num_kernels),
@@ -287,7 +285,7 @@ def unmeasured(work: LayerWork) -> LayerWork:
             work.multiplies,
             flops=work.multiplies.flops - flops,
             # Nothing is cast for it, but its result is accumulated.
-            contracted=xp.where(known, xp.zeros_like(work.multiplies.flops), work.multiplies.contracted),
+            contracted=xp.where(measured, xp.zeros_like(work.multiplies.flops), work.multiplies.contracted),
         ),
     )
 
@@ -371,15 +369,15 @@ def known_times(table: TimesTable, kernels: Sequence[Measurable], work: LayerWor
     Of a kernel and its multiplies, only those count whose times are used; the others are UNKNOWN.
     """
     share = share_of_kernel(work)
-    known = [_known(table, kernel, _amounts(kernel, work, share), device) for kernel in kernels]
+    times = [_known(table, kernel, _amounts(kernel, work, share), device) for kernel in kernels]
     multiplies: dict[tuple[int, int], np.ndarray] = {}
-    for kernel, of_kernel in zip(kernels, known, strict=True):
+    for kernel, of_kernel in zip(kernels, times, strict=True):
         if kernel.multiply is not None:
             where = kernel.kernel, kernel.direction
             multiplies[where] = np.maximum(multiplies.get(where, UNKNOWN), of_kernel.how)
     as_one = {
         where: of_kernel.how >= np.maximum(multiplies.get(where, UNKNOWN), EXTRAPOLATED)
-        for kernel, of_kernel in zip(kernels, known, strict=True)
+        for kernel, of_kernel in zip(kernels, times, strict=True)
         if kernel.multiply is None and (where := (kernel.kernel, kernel.direction))
     }
 
@@ -389,7 +387,7 @@ def known_times(table: TimesTable, kernels: Sequence[Measurable], work: LayerWor
         how = np.where(chosen, of_kernel.how, UNKNOWN)
         return Known(how, np.where(chosen, of_kernel.rows, NONE), np.where(how > UNKNOWN, of_kernel.seconds, np.nan))
 
-    return [used(*pair) for pair in zip(kernels, known, strict=True)]
+    return [used(*pair) for pair in zip(kernels, times, strict=True)]
 
 
 def _amounts(kernel: Measurable, work: LayerWork, share: Float[np.ndarray, "multiplies"]) -> Amounts:
@@ -426,9 +424,9 @@ def measured_times(table: TimesTable, kernels: Sequence[Measurable], work: Layer
     """Return the times of the kernels and multiplies of a layer by a file; `kernels` are those that can have one."""
     of_kernels = np.full(work.matrix.shape, np.nan)
     multiplies = np.full(work.multiplies.flops.shape, np.nan)
-    for kernel, known in zip(kernels, known_times(table, kernels, work, device), strict=True):
+    for kernel, times in zip(kernels, known_times(table, kernels, work, device), strict=True):
         if kernel.multiply is None:
-            of_kernels[kernel.direction, kernel.kernel] = known.seconds
+            of_kernels[kernel.direction, kernel.kernel] = times.seconds
         else:
-            multiplies[kernel.multiply] = known.seconds
+            multiplies[kernel.multiply] = times.seconds
     return MeasuredTimes(of_kernels, multiplies)

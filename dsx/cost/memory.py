@@ -275,7 +275,7 @@ class StageMemory(StepPlans):
         def same(kind: int, other: int) -> bool:
             if (kind in self.stack.embedding_and_head) != (other in self.stack.embedding_and_head):
                 return False
-            return all(left is right for left, right in zip(ranks(kind), ranks(other), strict=True))
+            return all(group is same_group for group, same_group in zip(ranks(kind), ranks(other), strict=True))
 
         return [next(other for other in range(kind + 1) if same(kind, other)) for kind in range(len(self.kinds))]
 

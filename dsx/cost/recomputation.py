@@ -88,10 +88,10 @@ def values_with_effect(layers: Sequence[DerivedLayer]) -> list[int]:
     def no_worse(code: int, other: int) -> bool:
         """Return whether a value repeats nothing that another one does not, and keeps nothing that it does not keep."""
         return all(
-            {*left.repeated} <= {*right.repeated}
-            and {*left.completed} <= {*right.completed, *right.repeated}
-            and left.kept_keys <= right.kept_keys
-            for left, right in zip(effects[code], effects[other], strict=True)
+            {*effect.repeated} <= {*of_other.repeated}
+            and {*effect.completed} <= {*of_other.completed, *of_other.repeated}
+            and effect.kept_keys <= of_other.kept_keys
+            for effect, of_other in zip(effects[code], effects[other], strict=True)
         )
 
     useful: list[int] = []

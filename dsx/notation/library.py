@@ -153,11 +153,11 @@ def check_settable(settings: Settings, owner: str) -> None:
     parameters = {name for definition in definitions for name in definition.parameters}
     of_kind = [("option", name, options, parameters) for name in sorted(settings.options)]
     of_kind += [("block parameter", name, parameters, options) for name, _ in settings.blocks]
-    for kind, name, known, names_of_other_kind in of_kind:
-        if name in names_of_other_kind - known:
+    for kind, name, declared, names_of_other_kind in of_kind:
+        if name in names_of_other_kind - declared:
             other = "is a block parameter: it names a block" if kind == "option" else "is an option: it is set to true"
             raise SpecError(f"{owner} sets {name!r}, which {other}")
-        if name not in known and (nearest := did_you_mean(name, known)):
+        if name not in declared and (nearest := did_you_mean(name, declared)):
             raise SpecError(f"{owner} sets {name!r}, which is no {kind} of any layer{nearest}")
 
 

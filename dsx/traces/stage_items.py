@@ -202,9 +202,12 @@ class StageBuilder:
         gradients = self._gradients(chunk)
         for position in reversed(self.plan.layers_of(chunk)):
             nodes = self.plan.nodes(position)
-            sizes = [(name, self._name(f"L{position:03d}.{name}")) for name in nodes.input_gradients]
             passed = {nodes.output_gradient: gradients}
-            gradients = [tensor for name, own in sizes for tensor in passed.get(name, [(own, nodes.boundary_bytes)])]
+            gradients = [
+                tensor
+                for name in nodes.input_gradients
+                for tensor in passed.get(name, [(self._name(f"L{position:03d}.{name}"), nodes.boundary_bytes)])
+            ]
         return gradients
 
     def _boundary(self, chunk: int) -> int:
