@@ -47,6 +47,7 @@ from dsx.config.values import (
     UsageEffectiveness,
     Watts,
     unsourced,
+    usually,
 )
 from dsx.errors import InputError, UnknownNameError, did_you_mean, nearest_names
 
@@ -173,8 +174,8 @@ class DeviceSpec(Spec):
     vector_flops: FlopsPerSecond
     hbm_bandwidth: BytesPerSecond
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
-    chip: ChipSpec | None = None  # that it is a part of; a GPU is always one device. None: it is the chip
-    half_format: Annotated[HalfFormat, Sourced] = "bf16"  # the 16 bits of matrix_flops
+    chip: ChipSpec | None = usually(None)  # that it is a part of; a GPU is always one device. None: it is the chip
+    half_format: Annotated[HalfFormat, Sourced] = usually("bf16")  # the 16 bits of matrix_flops
     # Family of its architecture: ampere, hopper, cdna3, tpu-v5p. Devices of a family have the same kernels.
     generation: Annotated[str | None, Sourced] = None
     # Dense, in fewer bits, by the name of the precision; None: such multiplies run at matrix_flops.
@@ -197,12 +198,6 @@ class DeviceSpec(Spec):
     def family(self) -> str:
         """The family of its architecture; of a device that states none, its own name."""
         return self.generation or self.name
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        # As `topology` of a network.
-        usual = {"chip": None, "half_format": "bf16"}
-        return {name: value for name, value in write(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
     def _limits_power(self) -> Self:

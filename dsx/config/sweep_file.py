@@ -17,11 +17,9 @@ from pydantic import (
     Discriminator,
     Field,
     PrivateAttr,
-    SerializerFunctionWrapHandler,
     Tag,
     ValidationInfo,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -46,7 +44,7 @@ from dsx.config.sweep_fields import (
     contradiction,
     listed,
 )
-from dsx.config.values import Count, Tokens
+from dsx.config.values import Count, Tokens, usually
 from dsx.config.what_if import WhatIf, WhatIfPoints, is_assumption, stated_fields
 from dsx.errors import did_you_mean
 from dsx.text import printable
@@ -210,13 +208,13 @@ class SweepSpec(Spec):
     global_batch_size: Sizes  # sequences of one step
     sequence_length: Count | None = None  # tokens; None: the model's default
     strategy: NamesOrDefault = Field(default_factory=list)  # empty: all that the framework runs
-    framework: str | None = None  # its name or file; None: that of the assumption set
+    framework: str | None = usually(None)  # its name or file; None: that of the assumption set
     fix: dict[Annotated[CandidateColumn, BeforeValidator(_no_setting)], Choices] = Field(default_factory=dict)
     limit: ColumnLimits = Field(default_factory=dict)
     what_if: WhatIfPoints = WhatIf()
     train_tokens: Tokens | None = None  # tokens of the whole training
-    partition: Literal["even", "optimal"] = "even"  # of the layers into pipeline stages
-    operator_times: str | None = None  # a file of measured kernel times
+    partition: Literal["even", "optimal"] = usually("even")  # of the layers into pipeline stages
+    operator_times: str | None = usually(None)  # a file of measured kernel times
     assumptions: str = "default"
     keep: Keep = KeepTop(top=10)  # of each job, where the file does not say
     precision: Literal["float32", "float64"] = "float32"
@@ -262,12 +260,6 @@ class SweepSpec(Spec):
                 "write a sweep for each machine with its own times"
             )
         return name
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        # Result sets are identified by a hash of their sweep, which fields added later must not change by default.
-        later = {"operator_times": None, "partition": "even", "framework": None}
-        return {name: value for name, value in write(self).items() if name not in later or value != later[name]}
 
     @classmethod
     def may_add(cls, path: Sequence[str]) -> bool:

@@ -22,17 +22,15 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
-    SerializerFunctionWrapHandler,
     Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
 from dsx.config.schema import Spec
-from dsx.config.values import BytesPerSecond, Count, Flag, Seconds, Sourced, number
+from dsx.config.values import BytesPerSecond, Count, Flag, Seconds, Sourced, number, usually
 from dsx.errors import SpecError, did_you_mean
 from dsx.units import LARGEST_COUNT
 
@@ -413,7 +411,7 @@ class NetworkSpec(Spec):
 
     nvs: FastTierSpec
     net: SlowTierSpec
-    topology: AnyTopology | None = None  # None: all domains are equally far apart
+    topology: AnyTopology | None = usually(None)  # None: all domains are equally far apart
 
     @field_validator("topology")
     @classmethod
@@ -431,11 +429,6 @@ class NetworkSpec(Spec):
             if nvs.mesh:
                 raise ValueError("network.nvs.mesh: the fast domain of a torus is a ring, not a mesh")
         return topology
-
-    @model_serializer(mode="wrap")
-    def _without_blank_topology(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        # Result sets are identified by a hash of the cluster, which must not change for clusters without a topology.
-        return {name: value for name, value in write(self).items() if name != "topology" or value is not None}
 
 
 def changed_network(network: NetworkSpec, values: Mapping[str, float | int]) -> NetworkSpec:

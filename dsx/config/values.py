@@ -142,6 +142,14 @@ Choice = Annotated[int | str, BeforeValidator(choice)]  # of a candidate column:
 Sourced = BeforeValidator(unsourced)  # for any other type that may carry a source
 
 
+def usually(default: T) -> T:
+    """Return a field that is written only where it differs from its default.
+
+    Result sets are identified by hashes of what they were made from, which a field added later must not change.
+    """
+    return Field(default, exclude_if=lambda value: value == default)
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The range within which a fit may change a number, in SI units; low < high."""
