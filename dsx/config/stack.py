@@ -27,7 +27,6 @@ from dsx.config.cluster_file import PLATFORMS
 from dsx.config.documents import Document, Plain, is_sourced, merged
 from dsx.config.load import Given, statements
 from dsx.config.schema import FileKind, Spec, validate
-from dsx.config.search_path import names
 from dsx.config.values import Seconds, Share, Sourced, unsourced
 from dsx.errors import InputError, SpecError, did_you_mean
 
@@ -224,11 +223,6 @@ def load_stack(reference: Given) -> StackSpec:
     spec = validate(document, StackSpec)
     spec._document = document
     return spec
-
-
-def stack_names() -> Sequence[str]:
-    """Return the sorted names of the stacks in the search path."""
-    return names("stacks", ".yaml")
 
 
 def with_stack(documents: Sequence[Document], over: Document | None = None) -> list[Document]:

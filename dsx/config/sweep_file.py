@@ -289,17 +289,14 @@ def load_sweep(path: str | Path, columns: Columns, overrides: Sequence[Assignmen
     return _sweep(load_document(file), columns, overrides, file)
 
 
-def sweep_from_data(
-    data: Mapping[str, object], columns: Columns, overrides: Sequence[Assignment] = (), file: Path | None = None
+def sweep_from_data(data: Mapping[str, object], columns: Columns, overrides: Sequence[Assignment] = ()) -> SweepSpec:
+    """Return the sweep in plain `data`; raises SpecError with all faults."""
+    return _sweep(stated_in_code(data, "sweep"), columns, overrides)
+
+
+def _sweep(
+    document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None = None
 ) -> SweepSpec:
-    """Return the sweep in plain `data`, whose names are searched from the folder of `file`.
-
-    Raises SpecError with all faults.
-    """
-    return _sweep(stated_in_code(data, str(file) if file else "sweep"), columns, overrides, file)
-
-
-def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None) -> SweepSpec:
     document = override(document, overrides, SweepSpec)
     point = (*columns.point, *stated_fields(document.data.get("what_if")))
     sweep = validate(document, SweepSpec, context=replace(columns, point=point))

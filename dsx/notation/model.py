@@ -285,24 +285,6 @@ def layer_check(near: Path | None, assumptions: AssumptionsSpec) -> LayerCheck:
     return LayerCheck(fault, letters)
 
 
-def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
-    """Return the name of the layer definition that an assumption set uses for a layer kind of a model.
-
-    Raises SpecError where the set maps kinds to definitions, but not this one.
-    """
-    if not assumptions.layers:
-        return kind
-    if kind in assumptions.layers:
-        return assumptions.layers[kind]
-    if now := written_now(kind):
-        raise SpecError(f"model {model!r}: {now}")
-    kinds = ", ".join(assumptions.layers)
-    raise SpecError(
-        f"assumption set {assumptions.name!r} has no layer definition for the kind {kind!r} of model {model!r}"
-        f"{did_you_mean(kind, assumptions.layers)} (it has: {kinds}); another set may, such as 'default'"
-    )
-
-
 def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
     """Return the layers of a model that an assumption set counts, in order; raises SpecError if it counts none."""
     entries = [entry for entry in spec.sequence if entry.kind not in assumptions.uncounted_layers]
@@ -332,7 +314,13 @@ def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, ne
         layer = replace(layer_of(kind, spec.name, assumptions, strategy, table, near), single=single)
         built[kind] = layer
         derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
-        check_dimensions(derived[kind], spec.dimensions, spec.name)
+        letters = {*spec.dimensions, "b", "s"}
+        for letter in sorted(derived[kind].letters - letters):
+            sizes = ", ".join(f"{name}={size}" for name, size in spec.dimensions.items())
+            raise SpecError(
+                f"layer {derived[kind].name!r} uses the dimension {letter!r}, which {spec.name!r} does not give"
+                f"{did_you_mean(letter, letters)} (it gives {sizes})"
+            )
         values = unsharded(derived[kind], spec.dimensions, spec.default_sequence_length)
         kernels = derived[kind].kernels
         amounts = [getattr(work, name) for kernel in kernels for work in kernel.work for name in NAMES]
@@ -355,10 +343,21 @@ def layer_of(
     table: dict[str, OperatorKind],
     near: Path | None,
 ) -> Layer:
-    """Build a layer of a model under an assumption set; raises InputError, which names the model."""
+    """Build a layer of a model under an assumption set, which may map its kind to another layer definition.
+
+    Raises InputError, which names the model; also where the set maps kinds to definitions, but not this one.
+    """
     inherited = settings_of(assumptions.set)
     check_settable(inherited, f"assumption set {assumptions.name!r}")
-    definition = definition_of(kind.kind, model, assumptions)
+    definition = assumptions.layers.get(kind.kind) if assumptions.layers else kind.kind
+    if definition is None:
+        if now := written_now(kind.kind):
+            raise SpecError(f"model {model!r}: {now}")
+        kinds = ", ".join(assumptions.layers)
+        raise SpecError(
+            f"assumption set {assumptions.name!r} has no layer definition for the kind {kind.kind!r} of model {model!r}"
+            f"{did_you_mean(kind.kind, assumptions.layers)} (it has: {kinds}); another set may, such as 'default'"
+        )
     try:
         built = load_layer(definition, strategy, table, near, Settings(kind.options, kind.blocks), inherited)
         return widened(built, assumptions.sixteen_bit_weights)
@@ -435,17 +434,6 @@ def _input(layer: Layer) -> Tensor:
 
 def _output(layer: Layer) -> Distribution:
     return layer.tensors[layer.outputs[0]].distribution
-
-
-def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:
-    """Raise SpecError unless `dimensions` gives every dimension that the layer uses."""
-    letters = {*dimensions, "b", "s"}
-    for letter in sorted(layer.letters - letters):
-        sizes = ", ".join(f"{name}={size}" for name, size in dimensions.items())
-        raise SpecError(
-            f"layer {layer.name!r} uses the dimension {letter!r}, which {owner!r} does not give"
-            f"{did_you_mean(letter, letters)} (it gives {sizes})"
-        )
 
 
 def amount(expr: Expression, values: Mapping[str, float]) -> float:

@@ -80,7 +80,7 @@ def _strategy(name: str, lines: list[LineReader], file: str) -> StrategyDefiniti
     rules: list[Rule] = []
     dropped: dict[str, Place] = {}
     settings = Settings()
-    set_at: dict[str, Place] = {}
+    named: set[str] = set()  # options and block parameters
     for line in lines:
         while not line.done():
             token = line.name("'role', 'require', 'set' or 'drop'")
@@ -100,9 +100,9 @@ def _strategy(name: str, lines: list[LineReader], file: str) -> StrategyDefiniti
                 continue
             if token.text == "set":
                 option = line.name("the name of an option or a block parameter")
-                if option.text in set_at:
+                if option.text in named:
                     raise option.place.error(f"{option.text!r} is set twice")
-                set_at[option.text] = option.place
+                named.add(option.text)
                 if line.accept("="):
                     settings |= Settings(blocks=((option.text, line.word("the name of a block").text),))
                 else:
@@ -116,7 +116,7 @@ def _strategy(name: str, lines: list[LineReader], file: str) -> StrategyDefiniti
             roles[token.text] = _item(line)
     if dropped and extends is None:
         raise next(iter(dropped.values())).error("only a strategy that extends another drops rules")
-    return StrategyDefinition(name, file, extends, roles, tuple(rules), dropped, settings, set_at)
+    return StrategyDefinition(name, file, extends, roles, tuple(rules), dropped, settings)
 
 
 def _rule(line: LineReader, place: Place) -> Rule:

@@ -420,7 +420,6 @@ class StrategyDefinition:
     rules: tuple[Rule, ...]  # they replace inherited rules of the same reason
     dropped: dict[str, Place]  # reasons of the inherited rules that it drops
     settings: Settings
-    set_at: dict[str, Place]
     kind: ClassVar[str] = "strategy"
 
 

@@ -139,11 +139,6 @@ class KernelCosts:
         return self.name.rpartition(".")[2] if self.fused else self.kinds[0]
 
     @property
-    def in_blocks(self) -> bool:
-        """Whether it multiplies by one weight, which can run block by block beside a gather or a scatter."""
-        return any(multiply.linear and not multiply.grouped for multiply in self.work[FORWARD].multiplies)
-
-    @property
     def saved_bytes(self) -> Expression:
         """Local bytes kept for the backward."""
         return total(saved.bytes for saved in self.saved)
@@ -197,7 +192,9 @@ class DerivedLayer(Layer):
         at = collective.beside
         if at is None or collective.kind == ALL_REDUCE:
             return None
-        return None if collective.kind in (ALL_GATHER, REDUCE_SCATTER) and not self.kernels[at].in_blocks else at
+        multiplies = self.kernels[at].work[FORWARD].multiplies
+        in_blocks = any(multiply.linear and not multiply.grouped for multiply in multiplies)  # by one weight
+        return None if collective.kind in (ALL_GATHER, REDUCE_SCATTER) and not in_blocks else at
 
     @property
     def region_names(self) -> tuple[str, ...]:

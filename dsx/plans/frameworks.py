@@ -199,12 +199,13 @@ def boxes_of(framework: FrameworkSpec | None, strategies: Sequence[str], experts
     """Return the boxes of a framework for a model with or without `experts`; without one, everything is in a box."""
     if framework is None:
         return EVERYTHING
-    by_keys: dict[tuple[Filter, str], list[BoxSpec]] = {}
+    by_keys: dict[tuple[Filter, tuple[str, ...] | None], list[BoxSpec]] = {}
     for box in framework.boxes(experts):
         fix = codes_of(box)
         if box.strategy is not None:
             fix["strategy"] = [code for code, name in enumerate(strategies) if name in box.strategy]
-        by_keys.setdefault((selecting(KEY_COLUMNS, fix, box.limit), repr(box.strategy)), []).append(box)
+        strategies_of_box = None if box.strategy is None else tuple(box.strategy)
+        by_keys.setdefault((selecting(KEY_COLUMNS, fix, box.limit), strategies_of_box), []).append(box)
     boxes: list[Box] = []
     for (of_keys, _), specs in by_keys.items():  # boxes that restrict keys alike
         restricted = {name for spec in specs for name in (*spec.fix, *spec.limit)}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from dsx.config.cluster_file import ClusterSpec, begins_with, load_cluster, plain
 from dsx.config.search_path import names
-from dsx.config.stack import StackSpec, load_stack, months, stack_names
+from dsx.config.stack import StackSpec, load_stack, months
 from dsx.config.topology import changed_network
 from dsx.errors import nearest_names
 from dsx.runs.table import NodeNetwork, UnmodelledError
@@ -99,7 +99,7 @@ class Software:
 
 def known_stacks() -> list[StackSpec]:
     """Return the stacks in DSX_PATH and those packaged with dsx."""
-    return [load_stack(name) for name in stack_names()]
+    return [load_stack(name) for name in names("stacks", ".yaml")]
 
 
 def software_of(

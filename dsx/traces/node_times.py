@@ -321,7 +321,7 @@ class NodePricer:
         members: Mapping[str, Sequence[int]],
         senders: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        self._cluster, self._assumptions, self._members, self._placed = cluster, assumptions, members, placed
+        self._members, self._placed = members, placed
         num_ranks = max((len(ranks) for ranks in members.values()), default=1)
         self._kernels = KernelPricer(cluster, assumptions, num_ranks)
         self._links = LinkTimes(cluster, assumptions, num_ranks)

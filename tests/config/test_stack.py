@@ -3,7 +3,8 @@
 import pytest
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
-from dsx.config.stack import load_stack, months, stack_names
+from dsx.config.search_path import names
+from dsx.config.stack import load_stack, months
 from dsx.config.what_if import varied_field
 from dsx.errors import InputError, SpecError
 
@@ -90,7 +91,7 @@ def test_an_unknown_stack_has_its_place_and_the_nearest_name(given, message):
         load_assumptions("uncalibrated", [("stack", given)])
 
 
-@pytest.mark.parametrize("name", stack_names())
+@pytest.mark.parametrize("name", names("stacks", ".yaml"))
 def test_a_packaged_stack_states_known_fields_with_sources(name):
     fields = load_stack(name).assume
     assert fields.keys() <= AssumptionsSpec.model_fields.keys()
@@ -103,7 +104,7 @@ def test_no_field_is_both_fitted_and_stated_by_a_stack():
     from dsx.config.assumption_set import load_fitted
 
     _, bounds = load_fitted("software-neutral")
-    stated = {key for name in stack_names() for key in load_stack(name).assume}
+    stated = {key for name in names("stacks", ".yaml") for key in load_stack(name).assume}
     assert not bounds.keys() & stated
     assert all(varied_field(f"assumptions.{name}") for name in bounds)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.stack import stack_names
+from dsx.config.search_path import names
 from dsx.config.sweep_fields import column_limits
 from dsx.errors import InputError, SpecError
 from dsx.plans.choices import BY_NAME, CHOICES, PLAN_COLUMNS, column_called, nearest_column
@@ -111,7 +111,7 @@ def test_conditions_of_packaged_stacks_and_frameworks():
     with pytest.raises(SpecError, match="fsdp_overlap"):
         stated(["pp == 1"], "fsdp_overlap")
     # The needs of packaged stacks are known columns.
-    for name in stack_names():
+    for name in names("stacks", ".yaml"):
         conditions_of(load_assumptions("default", [("stack", name)]))
     # What a framework needs holds for the value of its stack alone.
     needs = {"tp_overlap": {"needs": ["tp == 1"], "otherwise": 0}, "pp_overlap": {"needs": ["vpp > 1"], "otherwise": 0}}
