@@ -180,23 +180,17 @@ def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, object]
         raise SpecError(f"{file}: lists and objects are nested too deeply") from None
     except ValueError as error:  # an integer of too many digits
         raise SpecError(f"{file}: is not JSON that can be read: {error}") from None
-    if _HALF.search(text):
-        _check_characters(data, file)
-    return data
-
-
-def _check_characters(data: object, file: str) -> None:
-    pending: list[tuple[KeyPath, object]] = [((), data)]
+    pending: list[tuple[KeyPath, Plain]] = [((), data)] if _HALF.search(text) else []
     while pending:
         path, part = pending.pop()
-        inside = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
-        for key, value in inside:
-            for text in (key, value):
+        for key, value in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
+            for word in (key, value):
                 try:
-                    whole_characters(text if isinstance(text, str) else "")
+                    whole_characters(word if isinstance(word, str) else "")
                 except ValueError as error:
                     raise Document({}, {(): file}).fault(path, error) from None
             pending.append(((*path, key), value))
+    return data
 
 
 def _object(pairs: list[tuple[str, object]], file: str) -> dict[str, Plain]:

@@ -150,7 +150,7 @@ def _spellings(family: FamilySpec, key: str) -> list[str]:
 
 
 def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Plain]:
-    """Return the value of each key of the family; raises SpecError that lists all faults."""
+    """Return the value of each key of the family, or its default; raises SpecError that lists all faults."""
     parts = [*stated_in(document, section)][::-1]
     occurring = {key: _stated(key, parts, family) for key in family.keys}
     of_layers = next((key for key in family.keys if NUM_LAYERS in _spellings(family, key)), "")
@@ -178,7 +178,19 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
             faults.append(str(error))
     if faults:
         raise SpecError("\n".join(faults))
-    return _with_defaults(values, document.place(section), family)
+    # Defaults of absent keys, which may be formulas of other keys.
+    pending = {key: spec.default for key, spec in family.keys.items() if key not in values and spec.default}
+    while ready := {key: default for key, default in pending.items() if default.names <= values.keys()}:
+        for key, default in ready.items():
+            try:
+                values[key] = _checked(evaluate(default, values), family.keys[key])
+            except (SpecError, ValueError) as error:
+                place_of = document.place(section)
+                raise SpecError(f"{place_of}: {key}: is missing, and its default cannot be computed: {error}") from None
+            del pending[key]
+    if pending:
+        raise SpecError(f"the defaults of {', '.join(pending)} need each other; the file of the family is faulty")
+    return values
 
 
 def _stated(
@@ -237,22 +249,6 @@ def _of_each(value: Plain, spec: KeySpec, num_layers: Plain) -> Plain:
             f"has a value for {item}, from {reprlib.repr(value[0])} on; a model of dsx has one for all of them"
         )
     return value[0]
-
-
-def _with_defaults(read: dict[str, object], where: str, family: FamilySpec) -> dict[str, Plain]:
-    """Return the values with the defaults of absent keys; a default may be a formula of other keys."""
-    values = dict(read)
-    pending = {key: spec.default for key, spec in family.keys.items() if key not in read and spec.default}
-    while ready := {key: default for key, default in pending.items() if default.names <= values.keys()}:
-        for key, default in ready.items():
-            try:
-                values[key] = _checked(evaluate(default, values), family.keys[key])
-            except (SpecError, ValueError) as error:
-                raise SpecError(f"{where}: {key}: is missing, and its default cannot be computed: {error}") from None
-            del pending[key]
-    if pending:
-        raise SpecError(f"the defaults of {', '.join(pending)} need each other; the file of the family is faulty")
-    return values
 
 
 @dataclass(frozen=True)

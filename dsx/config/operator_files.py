@@ -238,7 +238,22 @@ def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
     """
     path = find_path("operator times", name, near)
     rows = tuple(map(_row, read_csv(path, str(path), _FORMAT).rows))
-    _refuse_contradictions(rows, str(path))
+    # Rows that match the same kernel, by the bytes of their types.
+    seen: dict[tuple[str, int, Shape], dict[int, OperatorTime]] = {}
+    for row in rows:
+        width = DTYPES.get(row.dtype, 0)
+        for direction in row.directions:
+            by_width = seen.setdefault((row.operator, direction, row.shape), {})
+            # A row without a type matches all of them.
+            for other in by_width.values() if not width else (by_width[key] for key in (0, width) if key in by_width):
+                if other.time_s != row.time_s:
+                    raise OperatorTimesError(
+                        f"{path}:{row.line}: {row.operator} of {shape_text(row.shape)} takes "
+                        f"{format_quantity(row.time_s, 's')} here and {format_quantity(other.time_s, 's')} in line "
+                        f"{other.line}: a kernel has one time (types of equal size count as one, and a blank direction "
+                        "or dtype as all)"
+                    )
+            by_width.setdefault(width, row)
     return OperatorTimes(str(path), rows)
 
 
@@ -269,25 +284,6 @@ def _row(row: CsvRow) -> OperatorTime:
     directions = (DIRECTIONS.index(direction),) if direction else tuple(range(len(DIRECTIONS)))
     shape = sizes["m"], sizes["n"], sizes["k"], sizes["batch"]
     return OperatorTime(row.line, cells["operator"], directions, shape, dtype, time_s)
-
-
-def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
-    """Raise OperatorTimesError for two rows that match the same kernel and have different times."""
-    seen: dict[tuple[str, int, Shape], dict[int, OperatorTime]] = {}
-    for row in rows:
-        width = DTYPES.get(row.dtype, 0)
-        for direction in row.directions:
-            by_width = seen.setdefault((row.operator, direction, row.shape), {})
-            # A row without a type matches all of them.
-            for other in by_width.values() if not width else (by_width[key] for key in (0, width) if key in by_width):
-                if other.time_s != row.time_s:
-                    raise OperatorTimesError(
-                        f"{path}:{row.line}: {row.operator} of {shape_text(row.shape)} takes "
-                        f"{format_quantity(row.time_s, 's')} here and {format_quantity(other.time_s, 's')} in line "
-                        f"{other.line}: a kernel has one time (types of equal size count as one, and a blank direction "
-                        "or dtype as all)"
-                    )
-            by_width.setdefault(width, row)
 
 
 # The columns of a file that dsx writes; `spread` is for people.

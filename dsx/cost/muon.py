@@ -60,7 +60,14 @@ def matrix_costs(
         for index, weight in enumerate(matrices.weights):
             if weight in weights:
                 of_group = of_group + work.per_key(work.weights[weight])
-                matrix_s = work.per_key(seconds[index]) + _gather_s(work, matrices, index, cluster, assumptions)
+                # Tensor parallel ranks that divide the matrix gather its momentum.
+                gather_s = zero
+                volume = work.per_key(matrices.rows[index] * matrices.columns[index]) * assumptions.muon_tp_bytes
+                for axis in matrices.axes[index]:
+                    gathered = collective(ALL_GATHER, work.members(axis), cluster.network, assumptions)
+                    gather_s = gather_s + gathered(volume)
+                    volume = volume / work.per_key(work.sizes[axis])
+                matrix_s = work.per_key(seconds[index]) + gather_s
                 of_group_s = of_group_s + work.per_key(matrices.counts[index]) * matrix_s
         all_bytes.append(of_group)
         all_s.append(of_group_s)
@@ -114,16 +121,6 @@ def newton_schulz(matrices: Matrices, device: Device, assumptions: Assumptions) 
     # The host issues one launch after the other.
     seconds = xp.maximum(computing + exposed, assumptions.dispatch_latency * launches)
     return newton_schulz_flops(small, large, steps), seconds
-
-
-def _gather_s(work: LayerWork, matrices: Matrices, index: int, cluster: Cluster, assumptions: Assumptions) -> PerKey:
-    """Return the seconds of gathering the momentum of one matrix over the tensor parallel ranks that divide it."""
-    seconds = work.zero
-    volume = work.per_key(matrices.rows[index] * matrices.columns[index]) * assumptions.muon_tp_bytes
-    for axis in matrices.axes[index]:
-        seconds = seconds + collective(ALL_GATHER, work.members(axis), cluster.network, assumptions)(volume)
-        volume = volume / work.per_key(work.sizes[axis])
-    return seconds
 
 
 def share_of_rank(num_matrices: PerPlan, members: Group) -> PerPlan:

@@ -113,7 +113,7 @@ def multiplies_of(
             # Of the gradients of the input and of the weights, those that there are.
             return tuple(work for work, size in zip((of_input, of_weights), outputs, strict=False) if size is not None)
         if "dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
-            return _attention_gradients(*sizes[:4]) if "backward" in name else _attention(*sizes[:3])
+            return _attention(*sizes[1:4], gradient=sizes[0]) if "backward" in name else _attention(*sizes[:3])
     except (IndexError, TypeError, ValueError):  # an operator of that name with other arguments
         return ()
     return ()
@@ -143,20 +143,17 @@ def _convolution(small: Sequence[int], large: Sequence[int], weight: Sequence[in
     return _multiply(pixels, inside, outside, groups) if transposed else _multiply(pixels, outside, inside, groups)
 
 
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> tuple[TracedMultiply, ...]:
-    heads, queries, width, keys = prod(query[:-2]), query[-2], query[-1], key[-2]
-    sizes = ((queries, keys, width), (queries, value[-1], keys))
-    return tuple(_multiply(*of_each, heads, "forward") for of_each in sizes)
-
-
-def _attention_gradients(
-    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int]
+def _attention(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], gradient: Sequence[int] | None = None
 ) -> tuple[TracedMultiply, ...]:
-    """Return the multiplies back, of which the first computes the scores again."""
+    """Return the multiplies forward, or, with the gradient of the result, back: the scores are computed once more."""
     heads, queries, width, keys = prod(query[:-2]), query[-2], query[-1], key[-2]
-    sizes = ((queries, keys, width), (queries, keys, gradient[-1]), (keys, value[-1], queries))
-    sizes += ((queries, width, keys), (keys, width, queries))
-    return tuple(_multiply(*of_each, heads, "backward") for of_each in sizes)
+    if gradient is None:
+        sizes = ((queries, keys, width), (queries, value[-1], keys))
+    else:
+        sizes = ((queries, keys, width), (queries, keys, gradient[-1]), (keys, value[-1], queries))
+        sizes += ((queries, width, keys), (keys, width, queries))
+    return tuple(_multiply(*of_each, heads, "forward" if gradient is None else "backward") for of_each in sizes)
 
 
 def from_fx(

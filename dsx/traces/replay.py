@@ -24,7 +24,7 @@ a cycle, or for what no rank does.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from dsx.errors import TraceError
 from dsx.traces.columns import node_text
@@ -72,25 +72,6 @@ class _Waiting(NamedTuple):
         if self.program.roles[self.row] == RECEIVE:
             return f"{waits} a send from rank {other} with tag {trace.comm_tag[row]}"
         return f"{waits} rank {other}"
-
-
-def _raise_stalled(stalled: Sequence[_Waiting]) -> NoReturn:
-    """Raise TraceError that names what waits for what; `stalled` has all ranks that cannot go on."""
-    waiting = {stall.program.trace.rank: stall for stall in stalled}
-    for stall in stalled:
-        for other in stall.missing:
-            if other not in waiting:
-                raise TraceError(f"the replay cannot go on: {stall.text(other)}, which ends without that")
-    path: list[int] = []
-    rank = next(iter(waiting))
-    while rank not in path:
-        path.append(rank)
-        rank = waiting[rank].missing[0]
-    around = path[path.index(rank) :]
-    texts = [waiting[rank].text(waiting[rank].missing[0]) for rank in around[:_MOST_NAMED]]
-    more = len(around) - len(texts)
-    texts += [f"and {more} more"] if more else []
-    raise TraceError("the replay cannot go on, since ranks wait for each other: " + "; ".join(texts))
 
 
 @dataclass(slots=True, eq=False)
@@ -165,8 +146,20 @@ class Replay:
         while self._ready:
             self._advance(self._ready.pop())
         stalled = [rank for rank in self._ranks if rank.at < len(rank.done) or _NOT_DONE in rank.done]
-        if stalled:
-            _raise_stalled([self._waiting(rank) for rank in stalled])
+        waiting = {rank.program.trace.rank: self._waiting(rank) for rank in stalled}
+        for stall in waiting.values():
+            for other in stall.missing:
+                if other not in waiting:
+                    raise TraceError(f"the replay cannot go on: {stall.text(other)}, which ends without that")
+        if waiting:
+            path, rank = list[int](), next(iter(waiting))
+            while rank not in path:
+                path.append(rank)
+                rank = waiting[rank].missing[0]
+            around = path[path.index(rank) :]
+            texts = [waiting[rank].text(waiting[rank].missing[0]) for rank in around[:_MOST_NAMED]]
+            texts += [f"and {len(around) - len(texts)} more"] if len(around) > len(texts) else []
+            raise TraceError("the replay cannot go on, since ranks wait for each other: " + "; ".join(texts))
         times = sorted(map(self._times, self._ranks), key=lambda times: times.rank)
         return StepTimes(tuple(times), sum(len(rank.done) for rank in self._ranks))
 
