@@ -24,7 +24,7 @@ from dsx.cost.layer import busy_times
 from dsx.cost.layer_work import layer_values, layer_work
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.expressions import Expression, evaluate
-from dsx.notation.graph import Launch, LayerGraph, Node, Value
+from dsx.notation.graph import Launch, LayerGraph, Value
 from dsx.notation.model import build_model
 from dsx.notation.syntax import AXES
 from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer
@@ -57,14 +57,10 @@ def from_layers(
     built = build_model(model, assumptions, assumptions.default_strategy, near)
     length = sequence_length or model.default_sequence_length
     sizes = {"microbatch_size": microbatch_size, "panels": 1, **dict.fromkeys(AXES, 1)}
-    priced: list[tuple[DerivedLayer, _PricedLayer]] = []  # each distinct layer once
-    layers: list[_PricedLayer] = []
-    for layer, count in built.layers:
-        of_layer = next((earlier for other, earlier in priced if other is layer), None)
-        if of_layer is None:
-            of_layer = _priced(layer, built.dimensions, cluster, assumptions, length, sizes)
-            priced.append((layer, of_layer))
-        layers += [of_layer] * count
+    priced = {
+        layer: _priced(layer, built.dimensions, cluster, assumptions, length, sizes) for layer in dict(built.layers)
+    }
+    layers = [priced[layer] for layer, count in built.layers for _ in range(count)]
     assembly = _Assembly(assumptions)
     for position, layer in enumerate(layers):
         assembly.forward(position, layer, layers[position - 1] if position else None)
@@ -109,8 +105,9 @@ def _priced(
         for direction in (FORWARD, BACKWARD):
             price_s = float(kernel_s[direction, place])
             # A set may price a launch where an operator has no work: it belongs to its forward.
-            ways = [_launches(layer.graph.nodes(way), index) for way in (direction, FORWARD)]
-            launches = ways[0] or ways[1]
+            ways = [[node for node in layer.graph.nodes(way) if node.kernel == index] for way in (direction, FORWARD)]
+            of_kernel, forward = ([node for node in nodes if isinstance(node, Launch)] for nodes in ways)
+            launches = of_kernel or forward
             work = [_kernel_of(node, kernel.fused, number) for node in launches]
             launch_s = kernel_seconds(work, Pricing(machine.device, numbers))
             for node, share in zip(launches, launch_s / launch_s.sum(), strict=True):
@@ -123,10 +120,6 @@ def _priced(
     named = {value.name: number(value.bytes) for value in tensors}
     kinds = tuple("+".join(kind for kind in kernel.kinds if kind != "view") for kernel in layer.kernels)
     return _PricedLayer(layer.name.partition("[")[0], layer.graph, seconds, named, kinds)
-
-
-def _launches(nodes: Iterable[Node], kernel: int) -> list[Launch]:
-    return [node for node in nodes if isinstance(node, Launch) and node.kernel == kernel]
 
 
 def _kernel_of(node: Launch, fused: bool, number: Callable[[Expression], float]) -> TracedKernel:

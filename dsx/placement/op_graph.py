@@ -53,18 +53,18 @@ class OpGraph:
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """The operators that take something of each."""
-        successors: list[list[int]] = [[] for _ in self.ids]
-        for source, target in sorted(self.edges):
-            successors[source].append(target)
-        return tuple(map(tuple, successors))
+        return self._neighbours(sorted(self.edges))
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The operators of which each takes something."""
-        predecessors: list[list[int]] = [[] for _ in self.ids]
-        for source, target in sorted(self.edges):
-            predecessors[target].append(source)
-        return tuple(map(tuple, predecessors))
+        return self._neighbours((target, source) for source, target in sorted(self.edges))
+
+    def _neighbours(self, pairs: Iterable[Edge]) -> tuple[tuple[int, ...], ...]:
+        near: list[list[int]] = [[] for _ in self.ids]
+        for op, neighbour in pairs:
+            near[op].append(neighbour)
+        return tuple(map(tuple, near))
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -105,15 +105,11 @@ class TracedPlan:
     @cached_property
     def distinct(self) -> list[DerivedLayer]:
         """The layers, each once."""
-        layers: list[DerivedLayer] = []
-        for layer in self.layers:
-            if not any(layer is other for other in layers):
-                layers.append(layer)
-        return layers
+        return [*dict.fromkeys(self.layers)]
 
     def number(self, layer: DerivedLayer) -> int:
         """Return the place of a layer among the distinct ones."""
-        return next(number for number, other in enumerate(self.distinct) if other is layer)
+        return self.distinct.index(layer)
 
     @cached_property
     def kinds(self) -> list[str]:
