@@ -60,9 +60,12 @@ def models_built_once() -> Iterator[None]:
     build, models = problem.build_model, {}
 
     def built(spec, assumptions, strategy, near=None):
-        if near is not None or "DSX_PATH" in os.environ:  # definitions of the user may change
-            return build(spec, assumptions, strategy, near)
         key = (spec.model_dump_json(), assumptions.model_dump_json(), strategy)
+        own = near is not None and (
+            [*near.parent.glob("*.layer")] or near.with_name(f"{assumptions.operators}.yaml").exists()
+        )
+        if own or "DSX_PATH" in os.environ or ".layer" in "".join(key):  # definitions of the user may change
+            return build(spec, assumptions, strategy, near)
         if key not in models:
             models[key] = build(spec, assumptions, strategy)
         return models[key]

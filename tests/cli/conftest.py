@@ -1,11 +1,13 @@
 """Command lines run in this process, and a small model, clusters and sweeps to run them on."""
 
+import functools
 import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from dsx.verbs.process import main
 
@@ -47,6 +49,14 @@ def call(*argv: object) -> int:
         sys.argv = arguments
         signal.signal(signal.SIGPIPE, handler)
     raise AssertionError("main returned")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_made_once():
+    """Read the signatures of all verbs once, and not in each command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session")
