@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("dsx")
 
 shapes.install("dsx.cost")
 records.make_pytrees()
-gc.disable()  # while tests are collected; `collected` collects after that
+gc.disable()  # while tests are read
 
 _LONGEST = ("test_reproduction", "test_how_to", "test_readme", "test_frozen_predictions", "test_resume", "test_locks")
 
@@ -75,12 +75,12 @@ def models_built_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def collected() -> None:
-    """Collect garbage between files alone: what JAX has compiled is much, stays, and would be searched each time."""
-    gc.collect()
+@pytest.fixture(scope="session", autouse=True)
+def collecting() -> None:
+    """Collect young garbage alone: tests and what JAX has compiled are much, stay, and would be searched each time."""
     gc.freeze()
-    gc.disable()
+    gc.set_threshold(50_000, 20, 1000)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +92,7 @@ def benchmark_script() -> Iterator[Callable[[str], ModuleType]]:
 
 
 def pytest_unconfigure() -> None:
-    """Undo `collected`: libraries complain at exit of objects that are not collected."""
+    """Undo `collecting`: libraries complain at exit of objects that are not collected."""
     gc.unfreeze()
     gc.enable()
 
