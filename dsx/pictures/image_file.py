@@ -59,27 +59,23 @@ def save(ax: "Axes", path: str | Path) -> None:
             with folder.temporary_name() as name:
                 partial = path.with_name(name)
                 if suffix == "png":
-                    partial.write_bytes(_png(figure))
+                    # matplotlib requires Pillow and writes images with it.
+                    from PIL import Image
+
+                    drawn = BytesIO()
+                    figure.savefig(drawn, format="png", dpi=DOTS_PER_INCH, pil_kwargs={"compress_level": 1})
+                    image = Image.open(drawn).convert("RGBA")
+                    if np.asarray(image)[..., 3].min() == 255:
+                        image = image.convert("RGB")
+                        reduced = image.quantize(256, kmeans=1, dither=Image.Dither.NONE)
+                        differs = np.abs(np.asarray(image, np.int16) - np.asarray(reduced.convert("RGB"))).max(axis=2)
+                        if (differs > _UNSEEN).mean() <= _FEW_PIXELS:
+                            image = reduced
+                    written = BytesIO()
+                    image.save(written, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
+                    partial.write_bytes(written.getvalue())
                 else:
                     figure.savefig(partial, format=suffix, dpi=DOTS_PER_INCH)
                 folder.rename(name, folder, path.name)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
-
-
-def _png(figure: "Figure") -> bytes:
-    # matplotlib requires Pillow and writes images with it.
-    from PIL import Image
-
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=DOTS_PER_INCH, pil_kwargs={"compress_level": 1})
-    image = Image.open(drawn).convert("RGBA")
-    if np.asarray(image)[..., 3].min() == 255:
-        image = image.convert("RGB")
-        reduced = image.quantize(256, kmeans=1, dither=Image.Dither.NONE)
-        differs = np.abs(np.asarray(image, np.int16) - np.asarray(reduced.convert("RGB"))).max(axis=2)
-        if (differs > _UNSEEN).mean() <= _FEW_PIXELS:
-            image = reduced
-    written = BytesIO()
-    image.save(written, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
-    return written.getvalue()

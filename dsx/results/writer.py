@@ -101,41 +101,37 @@ class Writer:
                 content = memoryview(parts_on_disk.encode(rows, counts, self._manifest))
                 disk.write_whole(self._run / MERGED, content)
                 filled = {0: StoredPart(MERGED, len(rows[columns[0]]))}
-            return self._publish(filled, counts)
+            earlier = stated(self._folder)
+            named = {part.file for part in earlier.parts} if earlier else set()
+            # Parts of the earlier set, and what is left from a run of this sweep that died.
+            replaced = {
+                path.name
+                for path in parts_on_disk.part_files(self._folder).values()
+                if path.name in named or spec_hash_of(path) == self._manifest.spec_hash
+            }
+            taken = {number for file in named if (number := part_number(file)) is not None}
+            # New numbers, so that the earlier set can be read until the new one replaces it.
+            first = max(taken) + 1 if taken & filled.keys() else 0
+            files = {part_name(first + number): part for number, part in filled.items()}
+            for name in files:
+                if name not in replaced and os.path.lexists(self._folder / name):
+                    raise StoreError(
+                        f"{self._folder / name} already exists and is not of this sweep; move it elsewhere and run the "
+                        "same command again"
+                    )
+            done = dataclasses.replace(
+                self._manifest,
+                parts=tuple(StoredPart(name, part.rows) for name, part in files.items()),
+                counts=counts,
+                complete=True,
+                finished=manifests.now(),
+            )
+            sources = {name: part.file for name, part in files.items()}
+            disk.publish(self._folder, sources, replaced, manifests.to_json(done))
+            return done
 
     def _gaps(self, written: Collection[int]) -> list[int]:
         return [number for number in range(self._manifest.num_parts) if number not in written]
-
-    def _publish(self, filled: Mapping[int, StoredPart], counts: Counts) -> Manifest:
-        """Publish files of the run; `filled` are those with rows, by the number of the part in the set."""
-        earlier = stated(self._folder)
-        named = {part.file for part in earlier.parts} if earlier else set()
-        # Parts of the earlier set, and what is left from a run of this sweep that died.
-        replaced = {
-            path.name
-            for path in parts_on_disk.part_files(self._folder).values()
-            if path.name in named or spec_hash_of(path) == self._manifest.spec_hash
-        }
-        taken = {number for file in named if (number := part_number(file)) is not None}
-        # New numbers, so that the earlier set can be read until the new one replaces it.
-        first = max(taken) + 1 if taken & filled.keys() else 0
-        files = {part_name(first + number): part for number, part in filled.items()}
-        for name in files:
-            if name not in replaced and os.path.lexists(self._folder / name):
-                raise StoreError(
-                    f"{self._folder / name} already exists and is not of this sweep; move it elsewhere and run the "
-                    "same command again"
-                )
-        done = dataclasses.replace(
-            self._manifest,
-            parts=tuple(StoredPart(name, part.rows) for name, part in files.items()),
-            counts=counts,
-            complete=True,
-            finished=manifests.now(),
-        )
-        sources = {name: part.file for name, part in files.items()}
-        disk.publish(self._folder, sources, replaced, manifests.to_json(done))
-        return done
 
 
 def finished(folder: str | Path, manifest: Manifest) -> Manifest | None:
@@ -153,7 +149,16 @@ def finished(folder: str | Path, manifest: Manifest) -> Manifest | None:
         disk.refuse_foreign_entries(folder)
         done = _whole(folder, manifest)
     if done is not None:
-        _remove_leftovers(folder, done)
+        run = folder / UNFINISHED
+
+        def remove() -> None:
+            begun = stated(run)
+            if not _foreign_parts(run, done) and (begun is None or _is_same_sweep(begun, done)):
+                files = parts_on_disk.part_files(folder).values()
+                earlier = [path.name for path in files if spec_hash_of(path) == done.spec_hash]
+                disk.clean(folder, {part.file for part in done.parts}, earlier)
+
+        _while_alone(run, remove)
     return done
 
 
@@ -257,20 +262,6 @@ def _whole(folder: Path, manifest: Manifest) -> Manifest | None:
 
 def _is_same_sweep(a: Manifest, b: Manifest) -> bool:
     return (a.spec_hash, a.dsx_version) == (b.spec_hash, b.dsx_version)
-
-
-def _remove_leftovers(folder: Path, done: Manifest) -> None:
-    """Remove the files that remain of the run that made the set `done`."""
-    run = folder / UNFINISHED
-
-    def remove() -> None:
-        begun = stated(run)
-        if not _foreign_parts(run, done) and (begun is None or _is_same_sweep(begun, done)):
-            files = parts_on_disk.part_files(folder).values()
-            earlier = [path.name for path in files if spec_hash_of(path) == done.spec_hash]
-            disk.clean(folder, {part.file for part in done.parts}, earlier)
-
-    _while_alone(run, remove)
 
 
 def _while_alone(run: Path, tidy: Callable[[], None]) -> None:

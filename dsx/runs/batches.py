@@ -93,23 +93,6 @@ class Strategies:
         return _once(self._of_setup, key, lambda: self._model_of(setup))
 
     def _model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | UnmodelledReason:
-        spec = self._spec(setup)
-        faults: list[NotationError] = []
-        for strategy in self._strategies:
-            model = self._model(setup, spec, strategy)
-            if isinstance(model, NotationError):
-                faults.append(model)
-            elif _divides_as(model, setup):
-                return spec, model
-        if len(faults) == len(self._strategies):
-            raise faults[0]
-        degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
-        return UnmodelledReason(
-            "no strategy divides the model this way", f"{degrees}, etp={setup.etp}, sp={int(setup.sp)}"
-        )
-
-    def _spec(self, setup: Setup) -> AssumptionsSpec:
-        """Return the assumption set of a setup, by its stack, its row and its plan; equal ones are one object."""
         stack, platform = setup.stack, setup.cluster.device.software
         of_stack = _once(
             self._of_stack,
@@ -131,7 +114,20 @@ class Strategies:
                 }
             )
 
-        return _once(self._specs, (effects, *_selects_set(setup)), make)
+        spec = _once(self._specs, (effects, *_selects_set(setup)), make)
+        faults: list[NotationError] = []
+        for strategy in self._strategies:
+            model = self._model(setup, spec, strategy)
+            if isinstance(model, NotationError):
+                faults.append(model)
+            elif _divides_as(model, setup):
+                return spec, model
+        if len(faults) == len(self._strategies):
+            raise faults[0]
+        degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
+        return UnmodelledReason(
+            "no strategy divides the model this way", f"{degrees}, etp={setup.etp}, sp={int(setup.sp)}"
+        )
 
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
         """Return the model under a strategy, or the error if the strategy cannot divide a layer definition."""

@@ -300,7 +300,12 @@ def measure(
             advance(1)
     times = _collectives(limit_s - (monotonic() - begin), watch) if with_network else ()
     if "--collectives" in paths:
-        write_output_file(paths["--collectives"], _collectives_file(times))
+        lines = [",".join(_COLUMNS)]
+        for collective in times:
+            kind, time_us = collective.kind.replace("-", ""), 1e6 * collective.timing.median_s
+            sizes = f"1,{collective.num_devices},{collective.num_bytes}"
+            lines.append(f"{kind},{sizes},{time_us:.6g},{collective.timing.spread:.3f}")
+        write_output_file(paths["--collectives"], "".join(f"{line}\n" for line in lines))
     if "--device" in paths:
         write_output_file(paths["--device"], _device(paths["--device"].stem, runs, kernels, times))
     return Measured(runs.device, runs.software, timed, len(kernels) - len(missing), times, paths.get("-o"), file.text)
@@ -381,16 +386,6 @@ def _collectives(limit_s: float, watch: Watch | None) -> Sequence[CollectiveTime
 _COLUMNS = ("collective", "num_nodes", "gpus_per_node", "message_bytes", "time_us", "spread")
 # Of a device without neighbours; no plan on one device uses them.
 _BANDWIDTH, _LATENCY = 1e10, 1e-6
-
-
-def _collectives_file(measured: Sequence[CollectiveTime]) -> str:
-    """Return measured collectives as CSV, a row for each; all devices are on one node."""
-    lines = [",".join(_COLUMNS)]
-    for collective in measured:
-        kind, time_us = collective.kind.replace("-", ""), 1e6 * collective.timing.median_s
-        sizes = f"1,{collective.num_devices},{collective.num_bytes}"
-        lines.append(f"{kind},{sizes},{time_us:.6g},{collective.timing.spread:.3f}")
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _device(name: str, runs: Library, kernels: Sequence[Case], collectives: Sequence[CollectiveTime]) -> str:

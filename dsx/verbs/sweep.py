@@ -429,27 +429,24 @@ class SweepRun:
             if present := share - len(missing):
                 remark(f"{present} of {counted(share, 'part')} are there already; continuing with the others")
             try:
-                self._price(writer, missing)
+                self._priced = sum(self.sweep.parts[number].size for number in missing)
+                if self._priced >= _LARGE:
+                    self._say_size(missing)
+                with progress(self._priced, "pricing", self._watch) as advance:
+
+                    def write(number: int, rows: Arrays, counts: CandidateCounts) -> None:
+                        # Enumerated candidates obey all rules except those of memory, of GPU and host, which count together.
+                        rejected = {MEMORY.name: counts.infeasible}
+                        left_out = (counts.skipped, counts.bounded, counts.cut)
+                        writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected, *left_out))
+
+                    self.sweep.run(missing, write, advance)
                 yield writer
             except KeyboardInterrupt:
                 raise IncompleteSweep(
                     f"interrupted, with {parts - len(writer.unfinished())} of {counted(parts, 'part')} in "
                     f"{self.folder}; the same command continues from there"
                 ) from None
-
-    def _price(self, writer: Writer, missing: Sequence[int]) -> None:
-        self._priced = sum(self.sweep.parts[number].size for number in missing)
-        if self._priced >= _LARGE:
-            self._say_size(missing)
-        with progress(self._priced, "pricing", self._watch) as advance:
-
-            def write(number: int, rows: Arrays, counts: CandidateCounts) -> None:
-                # Enumerated candidates obey all rules except those of memory, of GPU and host, which count together.
-                rejected = {MEMORY.name: counts.infeasible}
-                left_out = (counts.skipped, counts.bounded, counts.cut)
-                writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected, *left_out))
-
-            self.sweep.run(missing, write, advance)
 
     def _say_size(self, missing: Sequence[int]) -> None:
         """Remark how much the parts price and write into the folder; warn if the disk has not the room.

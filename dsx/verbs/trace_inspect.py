@@ -56,7 +56,30 @@ class TraceSummary(Answer):
 
     def __str__(self) -> str:
         data = self.data
-        parts = [_title(data), _nodes(data), _communication(data), _memory(data["memory"])]
+        rows: list[list[str]] = []
+        of_all = [{"type": "all", "op_type": "", **data["totals"]}] if len(data["nodes"]) > 1 else []
+        for row in [*data["nodes"], *of_all]:
+            operators = row["op_type"]
+            if len(operators) > _OPERATORS:  # without the last ones of many
+                end = operators.rindex("+", 0, _OPERATORS) if "+" in operators[:_OPERATORS] else _OPERATORS
+                operators = f"{operators[:end]}+..."
+            traffic = row["traffic_bytes"] + row["unfused_bytes"]
+            rows.append(
+                [
+                    row["type"],
+                    operators,
+                    f"{row['nodes']:,}",
+                    f"{row['launches']:,}" if row["launches"] else "-",
+                    *(
+                        flops_text(flops) if (flops := row[f"{what}_flops"]) else "-"
+                        for what in ("matrix", "vector", "total")
+                    ),
+                    _or_dash(traffic, "bytes"),
+                    _or_dash(row["duration_s"], "s"),
+                ]
+            )
+        header = ["nodes", "operators", "number", "launches", "matrix", "vector", "all FLOPs", "traffic", "time"]
+        parts = [_title(data), table(header, rows, text=(0, 1)), _communication(data), _memory(data["memory"])]
         return paragraphs([*parts, _path(data["critical_path"]), _faults(data["faults"])])
 
 
@@ -128,33 +151,6 @@ def elements_text(element_bytes: int | None) -> list[str]:
         f"the files count elements and multiply-adds, here {counted(element_bytes, 'byte')} and 2 FLOPs each "
         "(--element-bytes)"
     ]
-
-
-def _nodes(summary: DataView) -> str:
-    rows: list[list[str]] = []
-    of_all = [{"type": "all", "op_type": "", **summary["totals"]}] if len(summary["nodes"]) > 1 else []
-    for row in [*summary["nodes"], *of_all]:
-        operators = row["op_type"]
-        if len(operators) > _OPERATORS:  # without the last ones of many
-            end = operators.rindex("+", 0, _OPERATORS) if "+" in operators[:_OPERATORS] else _OPERATORS
-            operators = f"{operators[:end]}+..."
-        traffic = row["traffic_bytes"] + row["unfused_bytes"]
-        rows.append(
-            [
-                row["type"],
-                operators,
-                f"{row['nodes']:,}",
-                f"{row['launches']:,}" if row["launches"] else "-",
-                *(
-                    flops_text(flops) if (flops := row[f"{what}_flops"]) else "-"
-                    for what in ("matrix", "vector", "total")
-                ),
-                _or_dash(traffic, "bytes"),
-                _or_dash(row["duration_s"], "s"),
-            ]
-        )
-    header = ["nodes", "operators", "number", "launches", "matrix", "vector", "all FLOPs", "traffic", "time"]
-    return table(header, rows, text=(0, 1))
 
 
 def _communication(summary: DataView) -> str:

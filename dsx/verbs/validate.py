@@ -63,7 +63,47 @@ class Validation(Answer):
         return dict(self.figures)
 
     def __str__(self) -> str:
-        parts = (_figures_text(self.figures, self.runs, self.assumptions), _not_modelled_text(self.rows))
+        overall, regret, pairs, oom = (self.figures[name] for name in ("overall", "regret", "pairs", "oom"))
+        body = [
+            [source["source_id"], *(f"{source[count]:,}" for count in ("rows", "modelled"))]
+            + [_percent(source[column]) for column in _COLUMNS]
+            for source in [*self.figures["sources"], overall]
+        ]
+        correlation = self.figures["spearman_median"]
+        lines = [
+            f"{shown(self.runs)} under {self.assumptions!r}: {counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled",
+            table(["source", "rows", "modelled", *_COLUMNS.values()], body),
+            "",
+        ]
+        for key, what in {"same_software": "one release", "all_releases": "all releases"}.items():
+            noise = self.figures["noise_floor"][key]
+            lines.append(
+                f"noise floor, {what}: {counted(noise['configurations'], 'repeated configuration')}, spread "
+                f"{_percent(noise['median'])} in the median, {_percent(noise['p90'])} at 90 %"
+            )
+        lines += [
+            f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
+            f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
+            f"{_percent(regret['within_5_percent'])} of them",
+            f"ranked right: {_percent(pairs['right'])} of {counted(pairs['pairs'], 'pair')} of layouts that differ by more "
+            f"than {100 * CLOSE:.0f} %",
+            f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}",
+            f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
+            "out of memory predicted so",
+        ]
+        titles = {
+            "filled": "blank, filled",
+            "from_notes": "blank, in the notes",
+            "unread": "in the notes, not read",
+            "inferred_recompute": "recompute, inferred",
+        }
+        counts = {title: self.figures[key] for key, title in titles.items() if self.figures[key]}
+        for part, numbers in self.figures["extrapolated"].items():
+            counts[f"extrapolated, no such {part} in the measurements of the set"] = numbers
+        for title, numbers in counts.items():
+            listed = ", ".join(f"{name or 'none'} ({number:,})" for name, number in numbers.items())
+            lines.append(f"{title}: {listed}")
+        parts = ("\n".join(lines), _not_modelled_text(self.rows))
         return "\n".join(filter(None, parts))
 
 
@@ -166,50 +206,6 @@ _COLUMNS = {
     "inside_interval": "inside\ninterval",
     "memory_mape": "memory\nerror",
 }
-
-
-def _figures_text(figures: DataView, path: Path, assumptions: str) -> str:
-    overall, regret, pairs, oom = (figures[name] for name in ("overall", "regret", "pairs", "oom"))
-    body = [
-        [source["source_id"], *(f"{source[count]:,}" for count in ("rows", "modelled"))]
-        + [_percent(source[column]) for column in _COLUMNS]
-        for source in [*figures["sources"], overall]
-    ]
-    correlation = figures["spearman_median"]
-    lines = [
-        f"{shown(path)} under {assumptions!r}: {counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled",
-        table(["source", "rows", "modelled", *_COLUMNS.values()], body),
-        "",
-    ]
-    for key, what in {"same_software": "one release", "all_releases": "all releases"}.items():
-        noise = figures["noise_floor"][key]
-        lines.append(
-            f"noise floor, {what}: {counted(noise['configurations'], 'repeated configuration')}, spread "
-            f"{_percent(noise['median'])} in the median, {_percent(noise['p90'])} at 90 %"
-        )
-    lines += [
-        f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
-        f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
-        f"{_percent(regret['within_5_percent'])} of them",
-        f"ranked right: {_percent(pairs['right'])} of {counted(pairs['pairs'], 'pair')} of layouts that differ by more "
-        f"than {100 * CLOSE:.0f} %",
-        f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}",
-        f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
-        "out of memory predicted so",
-    ]
-    titles = {
-        "filled": "blank, filled",
-        "from_notes": "blank, in the notes",
-        "unread": "in the notes, not read",
-        "inferred_recompute": "recompute, inferred",
-    }
-    counts = {title: figures[key] for key, title in titles.items() if figures[key]}
-    for part, numbers in figures["extrapolated"].items():
-        counts[f"extrapolated, no such {part} in the measurements of the set"] = numbers
-    for title, numbers in counts.items():
-        listed = ", ".join(f"{name or 'none'} ({number:,})" for name, number in numbers.items())
-        lines.append(f"{title}: {listed}")
-    return "\n".join(lines)
 
 
 def _not_modelled_text(rows: PredictedRows) -> str:

@@ -65,7 +65,44 @@ def pictures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
     if rows.feasible.empty:
         return []
     varied = [*_scaling(rows, named[0]), *_heat(rows, named[0])]
-    return [_front(rows, named), *_stacks(rows, named), *varied]
+    first: Frame = named[0].row
+    job = rows.alike(first, rows.settings)
+    near = job.loc[(job[_FRONT[0]] <= _NEAR * first[_FRONT[0]]).to_numpy()]
+    front = pareto(near, *_FRONT)
+    front = front.loc[~front.duplicated([*_FRONT]).to_numpy()]
+    cloud = near.index.difference(front.index).to_numpy()
+    if len(cloud) > _MOST_POINTS:
+        # Chosen at random: an even stride would interfere with the order of the enumeration.
+        cloud = np.random.default_rng(0).choice(cloud, _MOST_POINTS, replace=False)
+    best, sample = (rows.with_attrs(rows.whole(plans)) for plans in (front, near.loc[np.sort(cloud)]))
+    marked = [NamedPlan(plan.title, plan.row.to_frame().T) for plan in named]
+    picture = front_picture(sample, best, _FRONT, marked, len(near))
+    figure = _blank(440, {"title_text": picture.x.label}, {"title_text": picture.y.label})
+    beside = picture.number - len(picture.best)
+    drawn = f", {len(picture.plans):,} drawn" if len(picture.plans) < beside else ""
+    beside_front = f"{counted(beside, 'other plan')}{drawn}"
+    unbeaten = f"front: {counted(len(picture.best), 'plan')} that no other beats in both"
+    for label, plans, mode, marker in (
+        (beside_front, picture.plans, "markers", {"size": 5, "color": "#9aa5b1", "opacity": 0.6}),
+        (unbeaten, picture.best, "lines+markers", {"size": 7, "color": "#0072b2"}),
+    ):
+        style: Style = {"marker": marker, "line": {"shape": "hv", "color": "#0072b2", "width": 1.5}}
+        x, y = (_numbers(plans[unit.column]) / unit.size for unit in (picture.x, picture.y))
+        texts = [_plan_hover(priced) for priced in rows.plans(plans)]
+        _scatter(figure, label, (x, y), texts, mode=mode, **style)
+    for plan, role, symbol in zip(picture.marked, named, _SYMBOLS[1:], strict=False):
+        marker = {"size": 14, "symbol": symbol, "color": "#d55e00", "line": {"color": "#222222", "width": 1.5}}
+        place = _numbers(picture.x.place(plan.row)), _numbers(picture.y.place(plan.row))
+        _scatter(figure, _escaped(plan.name), place, [_plan_hover(role.priced)], mode="markers", marker=marker)
+    if picture.capacity is not None:
+        figure.add_hline(
+            y=picture.capacity / picture.y.size,
+            line={"dash": "dash", "width": 1, "color": "#888888"},
+            annotation={"text": "memory of a GPU", "font": {"size": 12}},
+        )
+    step = f"{counted(int(first['num_gpus']), 'GPU')} and {counted(int(first['global_batch_size']), 'sequence')} a step"
+    about = f"The {picture.number:,} feasible plans of the set for {step}, up to twice the step time of the first."
+    return [Picture("front", "Step time and memory", about, figure), *_stacks(rows, named), *varied]
 
 
 def _escaped(text: object) -> str:
@@ -109,48 +146,6 @@ def _scatter(
 
     hover: Style = {"text": texts, "hovertemplate": _HOVER} if texts is not None else {"hoverinfo": "skip"}
     figure.add_trace(go.Scatter(x=places[0], y=places[1], name=name, **hover, **style))
-
-
-def _front(rows: RankedRows, named: Sequence[Named]) -> Picture:
-    """Draw the plans of the job of the first plan, up to twice its step time, with those of the answer."""
-    first: Frame = named[0].row
-    job = rows.alike(first, rows.settings)
-    near = job.loc[(job[_FRONT[0]] <= _NEAR * first[_FRONT[0]]).to_numpy()]
-    front = pareto(near, *_FRONT)
-    front = front.loc[~front.duplicated([*_FRONT]).to_numpy()]
-    cloud = near.index.difference(front.index).to_numpy()
-    if len(cloud) > _MOST_POINTS:
-        # Chosen at random: an even stride would interfere with the order of the enumeration.
-        cloud = np.random.default_rng(0).choice(cloud, _MOST_POINTS, replace=False)
-    best, sample = (rows.with_attrs(rows.whole(plans)) for plans in (front, near.loc[np.sort(cloud)]))
-    marked = [NamedPlan(plan.title, plan.row.to_frame().T) for plan in named]
-    picture = front_picture(sample, best, _FRONT, marked, len(near))
-    figure = _blank(440, {"title_text": picture.x.label}, {"title_text": picture.y.label})
-    beside = picture.number - len(picture.best)
-    drawn = f", {len(picture.plans):,} drawn" if len(picture.plans) < beside else ""
-    beside_front = f"{counted(beside, 'other plan')}{drawn}"
-    unbeaten = f"front: {counted(len(picture.best), 'plan')} that no other beats in both"
-    for label, plans, mode, marker in (
-        (beside_front, picture.plans, "markers", {"size": 5, "color": "#9aa5b1", "opacity": 0.6}),
-        (unbeaten, picture.best, "lines+markers", {"size": 7, "color": "#0072b2"}),
-    ):
-        style: Style = {"marker": marker, "line": {"shape": "hv", "color": "#0072b2", "width": 1.5}}
-        x, y = (_numbers(plans[unit.column]) / unit.size for unit in (picture.x, picture.y))
-        texts = [_plan_hover(priced) for priced in rows.plans(plans)]
-        _scatter(figure, label, (x, y), texts, mode=mode, **style)
-    for plan, role, symbol in zip(picture.marked, named, _SYMBOLS[1:], strict=False):
-        marker = {"size": 14, "symbol": symbol, "color": "#d55e00", "line": {"color": "#222222", "width": 1.5}}
-        place = _numbers(picture.x.place(plan.row)), _numbers(picture.y.place(plan.row))
-        _scatter(figure, _escaped(plan.name), place, [_plan_hover(role.priced)], mode="markers", marker=marker)
-    if picture.capacity is not None:
-        figure.add_hline(
-            y=picture.capacity / picture.y.size,
-            line={"dash": "dash", "width": 1, "color": "#888888"},
-            annotation={"text": "memory of a GPU", "font": {"size": 12}},
-        )
-    step = f"{counted(int(first['num_gpus']), 'GPU')} and {counted(int(first['global_batch_size']), 'sequence')} a step"
-    about = f"The {picture.number:,} feasible plans of the set for {step}, up to twice the step time of the first."
-    return Picture("front", "Step time and memory", about, figure)
 
 
 def _plan_hover(priced: Priced) -> str:

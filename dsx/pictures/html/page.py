@@ -247,21 +247,6 @@ def page(parts: Parts) -> str:
         element("title", f"{parts.title} - dsx report"),
         Markup(f"<style>{_asset('page.css')}</style>"),
     )
-    body = markup(
-        element("a", "Skip to the table of plans", href="#plans-title", class_="skip"),
-        element("header", element("h1", parts.title), element("p", parts.question, class_="question")),
-        element("main", *_sections(parts)),
-        *(
-            data_block(f"{picture.identity}-data", json.loads(picture.figure.to_json() or "{}"))
-            for picture in parts.pictures
-        ),
-        data_block("plans-data", parts.plans.to_data()),
-        *(Markup(f"<script>{script}</script>") for script in scripts),
-    )
-    return f'<!doctype html>\n<html lang="en">{element("head", head)}{element("body", body)}</html>\n'
-
-
-def _sections(parts: Parts) -> list[Markup]:
     sections: list[tuple[str, str, Sequence[Markup]]] = [
         ("answer", "Answer", [parts.answer] if parts.answer else []),
         ("pictures", "Pictures", [_figure(picture) for picture in parts.pictures]),
@@ -276,7 +261,18 @@ def _sections(parts: Parts) -> list[Markup]:
     filled = [part for part in sections if part[2]]
     links = [element("li", element("a", title, href=f"#{identity}")) for identity, title, _ in filled]
     contents = element("nav", element("ul", *links), aria_label="Sections")
-    return [contents, *(section(identity, title, *children) for identity, title, children in filled)]
+    body = markup(
+        element("a", "Skip to the table of plans", href="#plans-title", class_="skip"),
+        element("header", element("h1", parts.title), element("p", parts.question, class_="question")),
+        element("main", *[contents, *(section(identity, title, *children) for identity, title, children in filled)]),
+        *(
+            data_block(f"{picture.identity}-data", json.loads(picture.figure.to_json() or "{}"))
+            for picture in parts.pictures
+        ),
+        data_block("plans-data", parts.plans.to_data()),
+        *(Markup(f"<script>{script}</script>") for script in scripts),
+    )
+    return f'<!doctype html>\n<html lang="en">{element("head", head)}{element("body", body)}</html>\n'
 
 
 def _figure(picture: Picture) -> Markup:
