@@ -4,6 +4,7 @@ import html
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dsx.plans.plan import Plan
@@ -62,6 +63,13 @@ class PricedPlans(Answer):
     def plans(self) -> tuple[Plan, ...]:
         """The plans, the best first; `frame` has their costs too."""
         return tuple(priced["plan"] for priced in self.priced)
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans as rows, in the order of `plans`, with the columns of a result set; units in `attrs`."""
+        from dsx.tables.plans import plans_frame
+
+        return plans_frame(self.priced)
 
     def _plans_data(self) -> list[Data]:
         """Return the plans with their costs as plain data."""

@@ -77,14 +77,10 @@ class Calibrated(Answer):
                 }
                 for name, value in fit.values.items()
             ],
-            "effects": {
-                "stack": fit.effects.stack,
-                "generation": fit.effects.generation,
-                "deviations": asdict(fit.effects.deviations),
-            },
+            "effects": asdict(fit.effects),
             "errors": self._errors(),
             "interval": [entry.model_dump(mode="json") for entry in calibration.interval],
-            "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in calibration.coverage.items()},
+            "coverage": {name: asdict(covered) for name, covered in calibration.coverage.items()},
             "memory_interval": calibration.memory and calibration.memory.model_dump(mode="json"),
             "resolution": calibration.resolution,
             "outliers": [asdict(outlier) for outlier in self.outliers],

@@ -62,16 +62,10 @@ class ClusterTimes(Answer):
         }
 
     def __str__(self) -> str:
-        tiers = [
-            [
-                tier["name"],
-                str(tier["size"] or "any"),
-                format_quantity(tier["bandwidth"], "bytes/s"),
-                format_quantity(tier["latency"], "s"),
-                f"{tier['oversubscription']:.3g}",
-            ]
-            for tier in self._tiers()
-        ]
+        tiers: list[list[str]] = []
+        for tier in self._tiers():
+            link = [format_quantity(tier["bandwidth"], "bytes/s"), format_quantity(tier["latency"], "s")]
+            tiers.append([tier["name"], str(tier["size"] or "any"), *link, f"{tier['oversubscription']:.3g}"])
         header = ["tier", "GPUs", "bandwidth\nper GPU", "latency", "over-\nsubscription"]
         parts = [printable(f"{self.name}: {self.description}"), table(header, tiers)]
         for kind, times in self.times.items():

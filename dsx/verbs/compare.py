@@ -1,6 +1,6 @@
 """``dsx compare``: where the best plan differs between two result sets, and by how much."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,9 +123,9 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
                     f"step_time_s_in_{other}": row[f"{side}_in_{other}_step_time_s"],
                 }
         groups.append(group | {name: row[name] for name in ("has_a", "has_b", "ratio", "same_plan")})
-    comparison = Comparison(folders, manifests, rows, differing(*manifests), groups)
-    _warn_of_limits(comparison)
-    return comparison
+    differences = differing(*manifests)
+    _warn_of_limits(folders, manifests, rows, differences)
+    return Comparison(folders, manifests, rows, differences, groups)
 
 
 def _groups_text(groups: Sequence[Data]) -> str:
@@ -143,13 +143,10 @@ def _groups_text(groups: Sequence[Data]) -> str:
     rows: list[list[str]] = []
     for group in groups:
         a, b, same = group["a"], group["b"], group["same_plan"]
+        absent = ["none fits" if group[f"has_{name}"] else f"not in {name.upper()}" for name in "ab"]
         times = [
-            format_quantity(side["step_time_s"], "s")
-            if side
-            else "none fits"
-            if group[f"has_{name}"]
-            else f"not in {name.upper()}"
-            for name, side in (("a", a), ("b", b))
+            format_quantity(side["step_time_s"], "s") if side else text
+            for side, text in zip((a, b), absent, strict=True)
         ]
         elsewhere = ["same plan"] * 2 if same else [_elsewhere(a, "b"), _elsewhere(b, "a")]
         plans = [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
@@ -199,15 +196,11 @@ def _summary_text(summary: Data) -> str:
     return "\n".join(lines)
 
 
-def _warn_of_limits(comparison: Comparison) -> None:
+def _warn_of_limits(
+    folders: Sequence[Path], manifests: Sequence[Manifest], rows: Any, differences: Iterable[str]
+) -> None:
     """Warn of what limits a comparison."""
-    rows: Any
-    (a, b), manifests, rows, differences = (
-        comparison.folders,
-        comparison.manifests,
-        comparison.frame,
-        comparison.differences,
-    )
+    a, b = folders
     if a.resolve() == b.resolve():
         warn(f"A and B are the same folder, {a}")
     if any(path.startswith(("model.dimensions", "model.layers")) for path in differences):

@@ -123,16 +123,10 @@ class Evaluation(Answer):
 
     def _priced_data(self) -> Data:
         """Return the plan, its costs and what it lacks as plain data."""
-        return {
-            "plan": dict(self.plan),
-            **self.costs,
-            "fits": self.fits,
-            "reject": list(self.reject),
-            "lacks": lacked_effects(self.problem.assumptions_spec, self.plan),
-            **({"stages": stages_data(self.plan, self.priced.stages)} if self.priced.stages else {}),
-            "framework": self.framework.name,
-            "not_run": self.not_run,
-        }
+        data: Data = {"plan": dict(self.plan), **self.costs, "fits": self.fits, "reject": list(self.reject)}
+        data |= {"lacks": lacked_effects(self.problem.assumptions_spec, self.plan)}
+        data |= {"stages": stages_data(self.plan, self.priced.stages)} if self.priced.stages else {}
+        return data | {"framework": self.framework.name, "not_run": self.not_run}
 
     def _title(self) -> list[str]:
         """Return lines on the plan and its job, and on what was filled in."""

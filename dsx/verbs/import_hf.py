@@ -57,13 +57,8 @@ class Imported(Answer):
     @property
     def report(self) -> list[str]:
         """The lines of a report on the conversion."""
-        model, config, ignored, published, number = (
-            self.model,
-            self.config,
-            self.ignored,
-            self.published,
-            self.parameters,
-        )
+        model, config, ignored = self.model, self.config, self.ignored
+        published, number = self.published, self.parameters
         sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
         check = "unchecked: no published total is known"
         if published is not None:
@@ -82,14 +77,12 @@ class Imported(Answer):
             f"sequences of {length:,} tokens, unless --sequence-length or a sweep says otherwise: the config does not "
             f"say how long those of the training were{read}",
         ]
+        unknown = {key: f"{value!r:.60}" for key, value in ignored.unknown.items()}
+        no_cost = {topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()}
         listed = {
             "not used, though it changes the cost:": ignored.unpriced,
-            "not used, and not known whether it changes the cost:": {
-                key: f"{value!r:.60}" for key, value in ignored.unknown.items()
-            },
-            "not used, and without effect on the cost:": {
-                topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()
-            },
+            "not used, and not known whether it changes the cost:": unknown,
+            "not used, and without effect on the cost:": no_cost,
         }
         for title, entries in listed.items():
             lines += [title, *(f"  {key}: {text}" for key, text in entries.items())] if entries else []
@@ -101,13 +94,9 @@ class Imported(Answer):
             "family": self.config.model_type,
             "model": self.model.model_dump(mode="json", exclude_none=True),
             "output": str(self.out) if self.out else None,
-            "parameters": {
-                "counted": counted,
-                "published": published and published.total,
-                "difference": published and counted - published.total,
-                "rounding": published and published.rounding,
-                "source": published and published.source,
-            },
+            "parameters": {"counted": counted, "published": published and published.total}
+            | {"difference": published and counted - published.total}
+            | {name: published and getattr(published, name) for name in ("rounding", "source")},
             "ignored": {"changes_cost": ignored.unpriced, "unknown": ignored.unknown, "no_cost": ignored.no_cost},
         }
 

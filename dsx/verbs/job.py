@@ -244,19 +244,8 @@ class Inputs:
         from dsx.pricing.problem import ProblemOptions, make_problem  # imports JAX, which a job alone does not need
 
         chosen = [*strategies] or [self.assumptions.default_strategy]
-        return make_problem(
-            self.model,
-            self.cluster,
-            self.assumptions,
-            chosen,
-            ProblemOptions(
-                sequence_length=sequence_length,
-                train_tokens=train_tokens,
-                near=self.near,
-                operator_times=self.operator_times,
-                partition=partition,
-            ),
-        )
+        options = ProblemOptions(sequence_length, train_tokens, self.near, self.operator_times, partition)
+        return make_problem(self.model, self.cluster, self.assumptions, chosen, options)
 
 
 # Fields of a sweep that are options of the verbs that read no sweep.
@@ -437,16 +426,19 @@ class Job:
         The sequence length stays even if the model changes; None takes that of the model. Operator times stay too, but
         another machine needs its own, or None.
         """
-        job = Job(
-            self.model if isinstance(model, EllipsisType) else model,
-            self.cluster if isinstance(cluster, EllipsisType) else cluster,
-            self.num_gpus if isinstance(num_gpus, EllipsisType) else num_gpus,
-            self.global_batch_size if isinstance(global_batch_size, EllipsisType) else global_batch_size,
-            self.sequence_length if isinstance(sequence_length, EllipsisType) else sequence_length,
-            self.assumptions if isinstance(assumptions, EllipsisType) else assumptions,
-            set=set,
-            operator_times=None if isinstance(operator_times, EllipsisType) else operator_times,
-        )
+        changes = {
+            "model": model,
+            "cluster": cluster,
+            "num_gpus": num_gpus,
+            "global_batch_size": global_batch_size,
+            "sequence_length": sequence_length,
+            "assumptions": assumptions,
+        }
+        arguments: Data = {
+            name: getattr(self, name) if isinstance(value, EllipsisType) else value for name, value in changes.items()
+        }
+        times = None if isinstance(operator_times, EllipsisType) else operator_times
+        job = Job(**arguments, set=set, operator_times=times)
         inputs = job.inputs if not isinstance(model, EllipsisType) else replace(job.inputs, near=self.inputs.near)
         if isinstance(operator_times, EllipsisType) and self.inputs.operator_times is not None:
             if job.cluster != self.cluster:
@@ -477,13 +469,9 @@ class Job:
         return problem
 
     def __repr__(self) -> str:
-        sizes = ("num_gpus", "global_batch_size", "sequence_length")
-        fields = {
-            "model": self.model.name,
-            "cluster": self.cluster.name,
-            **{name: getattr(self, name) for name in sizes},
-        }
-        fields["assumptions"] = self.assumptions.name
+        names = ("num_gpus", "global_batch_size", "sequence_length")
+        fields = {"model": self.model.name, "cluster": self.cluster.name}
+        fields |= {name: getattr(self, name) for name in names} | {"assumptions": self.assumptions.name}
         return f"Job({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
     def __str__(self) -> str:

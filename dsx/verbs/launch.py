@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dsx import __version__
 from dsx.config.search_path import shown
@@ -27,10 +27,6 @@ from dsx.verbs.evaluate import evaluate
 from dsx.verbs.job import Job, checked
 from dsx.verbs.plan import PlanLike, Row
 from dsx.verbs.result_row import Hardware, row_of
-
-if TYPE_CHECKING:
-    pass
-
 
 DEFAULT_FRAMEWORK = "megatron"
 _READABLE = 0o444

@@ -70,18 +70,12 @@ class LayerDescription(Answer):
                 lines.append(f"  {kernel['name']}{replicated}")
                 lines += [f"      {direction:9}{_work_text(kernel[direction])}" for direction in _DIRECTIONS]
         lines.append("\ncollectives (one microbatch, volume in bytes on one GPU):")
-        rows = [
-            [
-                f"  {direction}",
-                *(moved[key] for key in ("kind", "axis", "tensor")),
-                _shown(moved["bytes"])
-                + (" in panels" if moved["panelled"] else "")
-                + (f" of {_shown(moved['copies'])} copies of a token" if moved["copies"] is not None else ""),
-            ]
-            for direction in _DIRECTIONS
-            for kernel in described["kernels"]
-            for moved in kernel[direction]["collectives"]
-        ]
+        rows: list[list[str]] = []
+        of_kernels = [(way, kernel) for way in _DIRECTIONS for kernel in described["kernels"]]
+        for way, moved in [(way, moved) for way, kernel in of_kernels for moved in kernel[way]["collectives"]]:
+            copies = f" of {_shown(moved['copies'])} copies of a token" if moved["copies"] is not None else ""
+            volume = f"{_shown(moved['bytes'])}{' in panels' if moved['panelled'] else ''}{copies}"
+            rows.append([f"  {way}", *(moved[key] for key in ("kind", "axis", "tensor")), volume])
         lines.append(table(["", "", "axis", "tensor", "bytes"], rows, text=range(4)) if rows else "  none")
         lines.append("\nsaved for the backward:")
         for kernel in described["kernels"]:
@@ -131,12 +125,9 @@ def layer(
     Raises UnknownNameError for an unknown name, NotationError for an invalid layer, InputError for an invalid
     setting or size.
     """
-    described_layer = stated_layer(name, settings, strategy, sizes, model, assumptions)
-    assumed = described_layer.assumptions
-    reads, uncounted = assumed.fused_backward_reads, assumed.uncounted
-    return LayerDescription(
-        describe(described_layer.layer, reads, uncounted, described_layer.defaults, described_layer.sizes)
-    )
+    stated = stated_layer(name, settings, strategy, sizes, model, assumptions)
+    reads, uncounted = stated.assumptions.fused_backward_reads, stated.assumptions.uncounted
+    return LayerDescription(describe(stated.layer, reads, uncounted, stated.defaults, stated.sizes))
 
 
 class StatedLayer(NamedTuple):

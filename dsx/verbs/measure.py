@@ -139,56 +139,32 @@ class Measured(Answer):
         return with_units(self.measured)
 
     def _data(self) -> Data:
-        return {
-            "device": self.device,
-            "software": self.software,
-            "file": self.out and str(self.out),
-            "kept": self.num_kept,
-            "measured": self.measured,
-            "left_out": self.left_out,
-            "collectives": [
-                {
-                    "collective": collective.kind,
-                    "num_devices": collective.num_devices,
-                    "bytes": collective.num_bytes,
-                    "time_s": collective.timing.median_s,
-                    "spread": collective.timing.spread,
-                }
-                for collective in self.collectives
-            ],
-        }
+        collectives = [
+            {"collective": c.kind, "num_devices": c.num_devices, "bytes": c.num_bytes}
+            | {"time_s": c.timing.median_s, "spread": c.timing.spread}
+            for c in self.collectives
+        ]
+        data: Data = {"device": self.device, "software": self.software, "file": self.out and str(self.out)}
+        data |= {"kept": self.num_kept, "measured": self.measured, "left_out": self.left_out}
+        return data | {"collectives": collectives}
 
     def __str__(self) -> str:
         measured, kept = self.measured, f", {self.num_kept} were there" if self.num_kept else ""
         where = f" in {shown(self.out)}" if self.out else ""
         head = f"{counted(len(measured), 'kernel')} measured with {self.software} on {self.device}{where}{kept}"
-        kernels = [
-            [
-                kernel["operator"],
-                kernel["direction"] or "",
-                kernel["shape"],
-                kernel["dtype"],
-                format_quantity(kernel["time_s"], "s"),
-                f"{100 * kernel['spread']:.0f} %",
-                # FLOP/s of multiplies, else bytes/s.
-                format_quantity(kernel["flops"] / kernel["time_s"], "flop/s")
-                if kernel["flops"]
-                else format_quantity(kernel["bytes"] / kernel["time_s"], "bytes/s"),
-            ]
-            for kernel in measured
-        ]
+        kernels: list[list[str]] = []
+        for kernel in measured:
+            of_matrix, seconds = kernel["flops"], kernel["time_s"]
+            rate = format_quantity((of_matrix or kernel["bytes"]) / seconds, "flop/s" if of_matrix else "bytes/s")
+            words = [kernel["operator"], kernel["direction"] or "", kernel["shape"], kernel["dtype"]]
+            kernels.append([*words, format_quantity(seconds, "s"), f"{100 * kernel['spread']:.0f} %", rate])
         header = ["operator", "direction", "m x n x k", "dtype", "time", "spread", "rate"]
-        collectives = [
-            [
-                collective.kind,
-                str(collective.num_devices),
-                format_quantity(collective.num_bytes, "bytes"),
-                format_quantity(collective.timing.median_s, "s"),
-                f"{100 * collective.timing.spread:.0f} %",
-                format_quantity(collective.num_bytes / collective.timing.median_s, "bytes/s"),
-            ]
-            for collective in self.collectives
-        ]
+        collectives: list[list[str]] = []
+        for collective in self.collectives:
+            size, seconds = collective.num_bytes, collective.timing.median_s
+            times = [format_quantity(seconds, "s"), f"{100 * collective.timing.spread:.0f} %"]
+            what = [collective.kind, str(collective.num_devices), format_quantity(size, "bytes")]
+            collectives.append([*what, *times, format_quantity(size / seconds, "bytes/s")])
         of_collectives = ["collective", "devices", "size", "time", "spread", "rate"]
         loose = [_name(kernel) for kernel in measured if kernel["spread"] > _LARGE]
         untimed: dict[str, list[str]] = {}

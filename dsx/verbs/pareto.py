@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
@@ -14,16 +12,11 @@ from dsx.results.frames import column_list, column_of
 from dsx.results.frames import pareto as front_of
 from dsx.results.sets import as_plans, load_chosen, read_manifest
 from dsx.tables.format import hardware_text, quantity, table, whole_plan_text, wrapped
-from dsx.tables.plans import plans_frame
 from dsx.text import Data
 from dsx.units import format_quantity
 from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.plot import draw_picture
 from dsx.verbs.searched import run_by_none
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 OBJECTIVES = ("step_time_s", "peak_bytes")
 
@@ -35,11 +28,6 @@ class Front(PricedPlans):
     objectives: Sequence[str]  # columns; one with a leading minus is maximised
     priced: Sequence[Data]
     infeasible: str = ""  # why the front has no plan; empty if it has one
-
-    @cached_property
-    def frame(self) -> "pd.DataFrame":
-        """The plans as rows, from the best to the worst by the first objective; units in `attrs`."""
-        return plans_frame(self.priced)
 
     def _data(self) -> Data:
         return {"objectives": list(self.objectives), "plans": self._plans_data()}
@@ -55,14 +43,10 @@ class Front(PricedPlans):
         rows: list[list[str]] = []
         for plan in plans:
             values = {name: plan[name] if name in plan else plan["plan"][name] for name in columns}
-            rows.append(
-                [
-                    *(quantity(name, n) if name in costs else format_quantity(n, "") for name, n in values.items()),
-                    *(hardware_text(name, plan["hardware"][name]) for name in hardware),
-                    *(str(plan["plan"][name]) for name in settings),
-                    whole_plan_text(plan["plan"]),
-                ]
-            )
+            numbers = [quantity(name, n) if name in costs else format_quantity(n, "") for name, n in values.items()]
+            machine = [hardware_text(name, plan["hardware"][name]) for name in hardware]
+            choices = [*(str(plan["plan"][name]) for name in settings), whole_plan_text(plan["plan"])]
+            rows.append([*numbers, *machine, *choices])
         header = [*columns, *hardware, *settings, "plan"]
         text = [header.index(name) for name in ("cluster", "strategy", "plan") if name in header]
         return paragraphs([table(header, rows, text=text), wrapped(run_by_none(self.plans))])

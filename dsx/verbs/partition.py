@@ -128,14 +128,8 @@ class Partition(Answer):
             f"recompute={plan['recompute']})",
             tight_text(priced, "the plan", self.job.cluster.device.hbm_capacity, self.job.assumptions),
         ]
-        return paragraphs(
-            [
-                "\n".join(filter(None, head)),
-                placement_text(plan, self.problem),
-                stages_text(plan, self.stages),
-                launch_text(self.launch, "the plan"),
-            ]
-        )
+        texts = [placement_text(plan, self.problem), stages_text(plan, self.stages)]
+        return paragraphs(["\n".join(filter(None, head)), *texts, launch_text(self.launch, "the plan")])
 
 
 def partition(
@@ -214,24 +208,15 @@ class TablePartition(Answer):
     num_devices: int  # devices of the network
 
     def _data(self) -> Data:
-        plan = self.found
-        return {
-            "t_step_s": plan.step_time_s,
-            "bottleneck_s": plan.bottleneck_s,
-            "stages": [
-                {
-                    "layers": stage.num_layers,
-                    "first_layer": self.layers.layer_ids[stage.first_layer],
-                    "devices": plan.devices_per_stage,
-                    **{name: getattr(stage, name) for name in _OF_STAGE},
-                }
-                for stage in plan.stages
-            ],
-            "replicas": plan.num_replicas,
-            "width": plan.width,
-            "zero_stage": plan.zero_stage,
-            "recompute": _recompute_text(plan.recompute),
-        }
+        plan, ids = self.found, self.layers.layer_ids
+        stages = [
+            {"layers": stage.num_layers, "first_layer": ids[stage.first_layer], "devices": plan.devices_per_stage}
+            | {name: getattr(stage, name) for name in _OF_STAGE}
+            for stage in plan.stages
+        ]
+        data: Data = {"t_step_s": plan.step_time_s, "bottleneck_s": plan.bottleneck_s, "stages": stages}
+        data |= {"replicas": plan.num_replicas, "width": plan.width, "zero_stage": plan.zero_stage}
+        return data | {"recompute": _recompute_text(plan.recompute)}
 
     def to_data(self) -> Data:
         """Return the plan in the JSON format that other tools share, which has no version."""

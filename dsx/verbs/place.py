@@ -170,6 +170,17 @@ class OperatorPlacement(Answer):
             "memory_bytes": placed.timing.held_bytes(device.tolist()),
             "sent_bytes": np.bincount(self.transfers["source"], self.transfers["num_bytes"], count),
         }
+        reduced = shared = None
+        if reduction is not None:
+            bounds = reduction.thresholds
+            reduced = {"alpha": bounds.source, "alpha_s": bounds.alpha_s, "beta_s": bounds.beta_s}
+            reduced |= {"operators": reduction.graph.num_ops}
+            reduced |= {"groups": reduction.num_groups, "units": reduction.num_units}
+        if bandwidth is not None and network is not None:
+            pairs = [(f"{s}->{t}", float(bandwidth[s, t])) for s, t in np.argwhere(bandwidth > 0.0).tolist()]
+            shared = {"scheme": self.scheme, "nics": network.nics, "nic_bytes_per_s": network.nic_bandwidth}
+            shared |= {"server_bytes_per_s": network.total, "bytes_per_s": dict(pairs)}
+            shared |= {"uniform_s": placed.uniform_s, "tree_s": placed.tree_s}
         return {
             "graph": {"name": self.name, "operators": graph.num_ops, "edges": len(graph.edges)},
             "devices": count,
@@ -181,29 +192,8 @@ class OperatorPlacement(Answer):
             "baselines": self.baselines,
             "mcmc_steps": placed.mcmc_steps,
             "strategies": dict(placed.ways.makespans_s),
-            "reduction": reduction
-            and {
-                "alpha": reduction.thresholds.source,
-                "alpha_s": reduction.thresholds.alpha_s,
-                "beta_s": reduction.thresholds.beta_s,
-                "operators": reduction.graph.num_ops,
-                "groups": reduction.num_groups,
-                "units": reduction.num_units,
-            },
-            "bandwidth": None
-            if bandwidth is None or network is None
-            else {
-                "scheme": self.scheme,
-                "nics": network.nics,
-                "nic_bytes_per_s": network.nic_bandwidth,
-                "server_bytes_per_s": network.total,
-                "bytes_per_s": {
-                    f"{source}->{target}": float(bandwidth[source, target])
-                    for source, target in np.argwhere(bandwidth > 0.0).tolist()
-                },
-                "uniform_s": placed.uniform_s,
-                "tree_s": placed.tree_s,
-            },
+            "reduction": reduced,
+            "bandwidth": shared,
             "contended_s": self.contended_s,
             "stopped": placed.stopped,
             "per_device": [
@@ -362,17 +352,11 @@ def _ways(placed: DataView) -> str:
 
 def _devices(placed: DataView) -> str:
     step, devices = placed["makespan_s"] or 1.0, placed["per_device"]
-    rows = [
-        [
-            str(device["device"]),
-            f"{device['operators']:,}",
-            _time(device["busy_s"]),
-            f"{100 * device['busy_s'] / step:.0f} %",
-            format_quantity(device["memory_bytes"], "bytes"),
-            format_quantity(device["sent_bytes"], "bytes"),
-        ]
-        for device in devices[:_DEVICE_ROWS]
-    ]
+    rows: list[list[str]] = []
+    for device in devices[:_DEVICE_ROWS]:
+        busy = [_time(device["busy_s"]), f"{100 * device['busy_s'] / step:.0f} %"]
+        sizes = [format_quantity(device[name], "bytes") for name in ("memory_bytes", "sent_bytes")]
+        rows.append([str(device["device"]), f"{device['operators']:,}", *busy, *sizes])
     left_out = len(devices) - len(rows)
     more = f"\n... and {left_out} more devices (--json has all)" if left_out else ""
     return table(["device", "operators", "busy", "", "memory", "sends"], rows) + more

@@ -82,11 +82,8 @@ def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
             f"{points[0]} (there are {'; '.join(points)}{more})"
         )
     row: Data = rows.to_dict(orient="records")[0]  # pyright: ignore[reportAssignmentType]
-    resolved, sweep, inputs = (
-        files_on(manifest.spec["resolved"], row["cluster"]),
-        manifest.sweep,
-        inputs_of(folder, manifest, row),
-    )
+    sweep, inputs = manifest.sweep, inputs_of(folder, manifest, row)
+    resolved = files_on(manifest.spec["resolved"], row["cluster"])
     # Rows have the name of a strategy; the sweep may have its path.
     name = row["strategy"]
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[name]

@@ -15,7 +15,7 @@ from dsx.results.ranked_by import FASTEST, Objective, Priced, objective_named, r
 from dsx.search.fastest import ANY
 from dsx.tables.format import WIDTH, quantity, wrapped
 from dsx.tables.job import parameters_text
-from dsx.tables.plans import choices_text, interval_text, plans_frame, with_choices
+from dsx.tables.plans import choices_text, interval_text, with_choices
 from dsx.text import Data, printable
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
@@ -26,8 +26,6 @@ from dsx.verbs.plan import PlanLike
 from dsx.verbs.searched import LimitLike
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dsx.pricing.problem import Problem
 
 
@@ -45,11 +43,8 @@ class SeveralJobs(PricedPlans):
 
         Plans of the same GPUs follow each other, the best first; so do numbers of GPUs, by their best plans.
         """
-        fastest = [
-            {**answer.priced[0], "hardware": {"cluster": answer.job.cluster.name}}
-            for answer in self.answers
-            if answer.priced
-        ]
+        with_plan = [(answer.job.cluster.name, answer.priced[0]) for answer in self.answers if answer.priced]
+        fastest = [{**plan, "hardware": {"cluster": cluster}} for cluster, plan in with_plan]
         return ranked_by_count(fastest, self.objective)
 
     @property
@@ -75,32 +70,24 @@ class SeveralJobs(PricedPlans):
         of = (self.priced[0]["hardware"]["cluster"], self.plan["num_gpus"], self.plan["global_batch_size"])
         return next(answer for answer in self.answers if (answer.job.cluster.name, *_sizes(answer.job)) == of)
 
-    @cached_property
-    def frame(self) -> "pd.DataFrame":
-        """One row for each job on which a plan fits, in the order of `plans`, with the columns of a result set."""
-        return plans_frame(self.priced)
-
     def _data(self) -> Data:
-        return {
-            "objective": self.objective.name,
-            "clusters": self._clusters,
-            "searched": [list(_sizes(answer.job)) for answer in self.answers],
-            "infeasible": self.infeasible or None,
-            "would_fit": self.would_fit or None,
-            "plans": [{**plan, "plan": dict(plan["plan"])} for plan in self.priced],
-        }
+        searched = [list(_sizes(answer.job)) for answer in self.answers]
+        data: Data = {"objective": self.objective.name, "clusters": self._clusters, "searched": searched}
+        data |= {"infeasible": self.infeasible or None, "would_fit": self.would_fit or None}
+        return data | {"plans": self._plans_data()}
 
     def __str__(self) -> str:
         if not self.priced:
             return self.infeasible
         without_plan = [answer.job for answer in self.answers if not answer.priced]
+        where = ", ".join(f"{self._gpus(job)} with a batch of {job.global_batch_size:,}" for job in without_plan)
         best, (gpus, batch) = self.best.job, _sizes(self.best.job)
         cluster = f"--cluster {best.cluster.name} " if len(self._clusters) > 1 else ""
         return paragraphs(
             [
                 jobs_text(self.priced, self.best.problem, self.objective),
                 no_faster_text(self.priced),
-                none_fits_text([(self._gpus(job), job.global_batch_size) for job in without_plan]),
+                wrapped(f"no plan fits on {where}") if where else "",
                 choices_text(f"the best, on {self._gpus(best)} with a batch of {batch:,}", self.plan),
                 wrapped(
                     f"{cluster}--num-gpus {gpus} --global-batch-size {batch} alone shows its simplest and its "
@@ -167,22 +154,17 @@ def several_jobs(
 
 
 def best_of_each(jobs: Sequence[Job], restricted: Restricted, watch: Watch | None, what: str) -> list[BestPlans]:
-    """Return the fastest plan of each job."""
+    """Return the fastest plan of each job; the bar is that of the jobs, and none of candidates is shown."""
     answers: list[BestPlans] = []
     with each_once(), progress(len(jobs), what, watch) as advance:
         for job in jobs:
-            answers.append(plans_of_roles(job, (FASTEST,), 1, restricted, _unseen))
+            answers.append(plans_of_roles(job, (FASTEST,), 1, restricted, lambda *_: None))
             advance(1)
     return answers
 
 
 def _sizes(job: Job) -> tuple[int, int]:
     return job.num_gpus, job.global_batch_size
-
-
-def _unseen(done: int, total: int, what: str) -> None:
-    """Show no bar of the candidates: the one of the jobs is shown."""
-    del done, total, what
 
 
 def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective) -> str:
@@ -199,19 +181,15 @@ def jobs_text(plans: Sequence[Priced], problem: "Problem", objective: Objective)
     for plan in plans:
         choices, on = plan["plan"], plan["hardware"]["cluster"]
         is_repeated = (on, choices["num_gpus"]) == previous
-        rows.append(
-            [
-                *([] if len(clusters) == 1 else ["" if is_repeated else on]),
-                "" if is_repeated else f"{choices['num_gpus']:,}",
-                f"{choices['global_batch_size']:,}",
-                quantity("step_time_s", plan["step_time_s"]),
-                interval_text(plan["step_time_s_low"], plan["step_time_s_high"]) or "-",
-                f"{plan['tokens_per_s_per_gpu']:,.0f}",
-                quantity("mfu", plan["mfu"]),
-                quantity("peak_bytes", plan["peak_bytes"]),
-                choices["strategy"],
-            ]
-        )
+        job = [*([] if len(clusters) == 1 else [on]), f"{choices['num_gpus']:,}"]
+        step = [quantity("step_time_s", plan["step_time_s"])]
+        step += [interval_text(plan["step_time_s_low"], plan["step_time_s_high"]) or "-"]
+        step += [
+            f"{plan['tokens_per_s_per_gpu']:,.0f}",
+            *(quantity(name, plan[name]) for name in ("mfu", "peak_bytes")),
+        ]
+        shown = [""] * len(job) if is_repeated else job
+        rows.append([*shown, f"{choices['global_batch_size']:,}", *step, choices["strategy"]])
         previous = on, choices["num_gpus"]
     columns = ["GPUs", "batch", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "strategy"]
     header = [*([] if len(clusters) == 1 else ["cluster"]), *columns]
@@ -222,21 +200,16 @@ def no_faster_text(plans: Sequence[Priced]) -> str:
     """Return which jobs are no faster than the same batch on fewer GPUs of the cluster; empty if all are."""
     lines: list[str] = []
     for plan in plans:
-        same_batch = [other for other in plans if _with_other_gpus(plan) == _with_other_gpus(other)]
-        fewer = [other for other in same_batch if other["plan"]["num_gpus"] < plan["plan"]["num_gpus"]]
+        cluster, batch = plan["hardware"]["cluster"], plan["plan"]["global_batch_size"]
+        fewer = [
+            other
+            for other in plans
+            if (other["hardware"]["cluster"], other["plan"]["global_batch_size"]) == (cluster, batch)
+            and other["plan"]["num_gpus"] < plan["plan"]["num_gpus"]
+        ]
         fastest = min(fewer, key=lambda other: other["step_time_s"], default=None)
         if fastest is not None and fastest["step_time_s"] <= plan["step_time_s"]:
-            gpus, batch = counted(plan["plan"]["num_gpus"], "GPU"), plan["plan"]["global_batch_size"]
-            of = f"{fastest['plan']['num_gpus']:,} of {printable(plan['hardware']['cluster'])}"
+            gpus = counted(plan["plan"]["num_gpus"], "GPU")
+            of = f"{fastest['plan']['num_gpus']:,} of {printable(cluster)}"
             lines.append(f"{gpus} are no faster than {of} with a batch of {batch:,}")
     return "\n".join(map(wrapped, lines))
-
-
-def _with_other_gpus(plan: Priced) -> tuple[str, int]:
-    return plan["hardware"]["cluster"], plan["plan"]["global_batch_size"]
-
-
-def none_fits_text(jobs: Sequence[tuple[str, int]]) -> str:
-    """Return on which (GPUs as text, batch) no plan fits; empty if there are none."""
-    where = ", ".join(f"{gpus} with a batch of {batch:,}" for gpus, batch in jobs)
-    return wrapped(f"no plan fits on {where}") if jobs else ""

@@ -55,18 +55,16 @@ class ShownSet(PricedPlans):
         return f"no plan to show: none of the {counted(rows, 'row')} of {self.folder} is feasible"
 
     def _data(self) -> Data:
-        launches = _launches(self.folder, self.priced, self.manifest)
-        manifest = self.manifest
-        counts, sweep = manifest.counts, manifest.sweep
-        numbers = ("candidates", "skipped", "bounded", "cut", "feasible", "rejected")
+        manifest, counts, sweep = self.manifest, self.manifest.counts, self.manifest.sweep
+        launches = _launches(self.folder, self.priced, manifest)
+        sizes, numbers = ("num_gpus", "global_batch_size"), ("candidates", "skipped", "bounded", "cut", "feasible")
         return {
             "folder": str(self.folder),
             "model": sweep.resolved.model.name,
             "clusters": list(manifest.names["cluster"]),
             "strategies": list(manifest.names["strategy"]),
             "assumptions": sweep.resolved.assumptions.name,
-            "num_gpus": sweep.num_gpus,
-            "global_batch_size": sweep.global_batch_size,
+            **{name: getattr(sweep, name) for name in sizes},
             "sequence_length": sweep.tokens,
             "what_if": what_if_values(manifest),
             "keep": manifest.spec["keep"],
@@ -76,7 +74,7 @@ class ShownSet(PricedPlans):
             "started": manifest.started,
             "finished": manifest.finished or None,
             "dsx_version": manifest.dsx_version,
-            **{name: getattr(counts, name) if counts else None for name in numbers},
+            **{name: getattr(counts, name) if counts else None for name in (*numbers, "rejected")},
             "rows": sum(part.rows for part in manifest.parts),
             "parts": len(manifest.parts),
             "plans": [

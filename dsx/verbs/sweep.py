@@ -435,7 +435,7 @@ class SweepRun:
                 with progress(self._priced, "pricing", self._watch) as advance:
 
                     def write(number: int, rows: Arrays, counts: CandidateCounts) -> None:
-                        # Enumerated candidates obey all rules except those of memory, of GPU and host, which count together.
+                        # Enumerated candidates obey all rules but that of memory, of GPU and of host.
                         rejected = {MEMORY.name: counts.infeasible}
                         left_out = (counts.skipped, counts.bounded, counts.cut)
                         writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected, *left_out))
@@ -494,19 +494,9 @@ class SweepRun:
         left_out = self.searched[0].left_out([study.space for study in self.sweep.studies])
         if left_out:
             remark(left_out_text(left_out))
-        return Swept(
-            self.folder,
-            counts.candidates,
-            counts.feasible,
-            num_rows,
-            plans,
-            varied,
-            why,
-            left_out,
-            skipped=counts.skipped,
-            bounded=counts.bounded,
-            cut=counts.cut,
-        )
+        of_bounds = {name: getattr(counts, name) for name in ("skipped", "bounded", "cut")}
+        numbers = (counts.candidates, counts.feasible, num_rows)
+        return Swept(self.folder, *numbers, plans, varied, why, left_out, **of_bounds)
 
 
 def _by_name(content: Mapping[str, object], contents: dict[tuple[str, str], Given]) -> Data:

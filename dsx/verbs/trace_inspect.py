@@ -64,20 +64,11 @@ class TraceSummary(Answer):
                 end = operators.rindex("+", 0, _OPERATORS) if "+" in operators[:_OPERATORS] else _OPERATORS
                 operators = f"{operators[:end]}+..."
             traffic = row["traffic_bytes"] + row["unfused_bytes"]
-            rows.append(
-                [
-                    row["type"],
-                    operators,
-                    f"{row['nodes']:,}",
-                    f"{row['launches']:,}" if row["launches"] else "-",
-                    *(
-                        flops_text(flops) if (flops := row[f"{what}_flops"]) else "-"
-                        for what in ("matrix", "vector", "total")
-                    ),
-                    _or_dash(traffic, "bytes"),
-                    _or_dash(row["duration_s"], "s"),
-                ]
-            )
+            numbers = [f"{row['nodes']:,}", f"{row['launches']:,}" if row["launches"] else "-"]
+            work = [row[f"{what}_flops"] for what in ("matrix", "vector", "total")]
+            numbers += [flops_text(flops) if flops else "-" for flops in work]
+            times = [_or_dash(traffic, "bytes"), _or_dash(row["duration_s"], "s")]
+            rows.append([row["type"], operators, *numbers, *times])
         header = ["nodes", "operators", "number", "launches", "matrix", "vector", "all FLOPs", "traffic", "time"]
         parts = [_title(data), table(header, rows, text=(0, 1)), _communication(data), _memory(data["memory"])]
         return paragraphs([*parts, _path(data["critical_path"]), _faults(data["faults"])])
@@ -176,15 +167,8 @@ def _memory(memory: DataView) -> str:
         f"memory: the peak is {format_quantity(peak, 'bytes')} on rank {worst['rank']}{least}, "
         f"at node {worst['node']} ({worst['name']})"
     )
-    rows = [
-        [
-            part["kind"],
-            f"{part['buffers']:,}",
-            format_quantity(part["size_bytes"], "bytes"),
-            share(part["size_bytes"], peak),
-        ]
-        for part in worst["alive"]
-    ]
+    alive = [(part["kind"], part["buffers"], part["size_bytes"]) for part in worst["alive"]]
+    rows = [[kind, f"{count:,}", format_quantity(size, "bytes"), share(size, peak)] for kind, count, size in alive]
     return f"{printable(head)}\n{table(['alive then', 'buffers', 'bytes', ''], rows)}"
 
 
@@ -213,14 +197,8 @@ def _faults(faults: Sequence[DataView]) -> str:
     wrong, notes = ([fault for fault in faults if fault["is_note"] == is_note] for is_note in (False, True))
     number = sum(1 + fault["more"] for fault in wrong)
     left_out = [f"  ... and {len(wrong) - _FAULTS:,} more entries"] if len(wrong) > _FAULTS else []
-    return "\n".join(
-        [
-            f"faults: {number:,}" if wrong else "faults: none",
-            *(_fault(fault, "  ") for fault in wrong[:_FAULTS]),
-            *left_out,
-            *(_fault(fault, "note: ") for fault in notes),
-        ]
-    )
+    lines = [f"faults: {number:,}" if wrong else "faults: none", *(_fault(fault, "  ") for fault in wrong[:_FAULTS])]
+    return "\n".join([*lines, *left_out, *(_fault(fault, "note: ") for fault in notes)])
 
 
 def _fault(fault: DataView, head: str) -> str:

@@ -82,8 +82,7 @@ class TraceReplay(Answer):
         return {
             **{name: getattr(self, name) for name in ("folder", "cluster", "assumptions")},
             "nodes": self.times.num_nodes,
-            "element_bytes": self.element_bytes,
-            "step_time_s": self.step_time_s,
+            **{name: getattr(self, name) for name in ("element_bytes", "step_time_s")},
             "slow": {str(rank): factor for rank, factor in self.slow.items()},
             "step_time_without_slow_s": self.without_slow and self.without_slow.step_time_s,
             "slowdown_percent": 100.0 * self.slowdown,

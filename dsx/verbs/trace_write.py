@@ -80,14 +80,10 @@ class WrittenTrace(Answer):
 
     def _data(self) -> Data:
         written = self.written
-        return {
-            "folder": str(self.folder),
-            "plan": dict(self.plan) if self.plan is not None else None,
-            "ranks": list(written.ranks),
-            **{name: getattr(written, name) for name in ("num_nodes", "num_bytes", "num_groups")},
-            "kept_files": written.kept,
-            "reject": list(self.reject),
-        }
+        plan = dict(self.plan) if self.plan is not None else None
+        data = {"folder": str(self.folder), "plan": plan, "ranks": list(written.ranks)}
+        data |= {name: getattr(written, name) for name in ("num_nodes", "num_bytes", "num_groups")}
+        return data | {"kept_files": written.kept, "reject": list(self.reject)}
 
     def __str__(self) -> str:
         written = self.written
@@ -348,11 +344,8 @@ def write_layer(
 
 def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str]) -> Data:
     """Return the columns of a plan of a layer, which pp and dp do not divide: degrees in rank order, and defaults."""
-    columns: Data = {
-        name: BY_NAME[name].code(BY_NAME[name].default)
-        for name in PLAN_COLUMNS
-        if name in BY_NAME and name != "strategy"
-    }
+    choices = [BY_NAME[name] for name in PLAN_COLUMNS if name in BY_NAME and name != "strategy"]
+    columns: Data = {choice.name: choice.code(choice.default) for choice in choices}
     columns |= {axis: values.get(axis, 1) for axis in AXES} | {"pp": 1, "dp": 1}
     columns |= {"microbatch_size": values.get("b", 1), "panels": values.get("panels", 1)}
     columns["dp"] = int(replicas_spanned(columns, expert_axes))  # as many as an ep group needs

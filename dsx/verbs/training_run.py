@@ -147,7 +147,6 @@ class TrainingRun(PricedPlans):
         save(ax, path)
 
     def _data(self) -> Data:
-
         def described(plan: Data) -> Data:
             low, high = days_between(plan)
             days = {"training_days_low": low, "training_days_high": high, "meets_goal": self.goal.met(plan)}
@@ -172,7 +171,7 @@ class TrainingRun(PricedPlans):
 
     def __str__(self) -> str:
         job = self.job
-        goal = f", {goal_text(self.goal)}" if goal_text(self.goal) else ""
+        goal = f", {text}" if (text := goal_text(self.goal)) else ""
         steps = self.train_tokens / (job.global_batch_size * job.sequence_length)
         without = [answer.job.num_gpus for answer in self.answers if not answer.priced]
         head = [
@@ -245,12 +244,10 @@ def training_run(
     if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster)):
         raise InputError(f"--budget {budget}: {fault}")
     restricted = Restricted(fix, limit, strategy, framework, partition, tokens)
-
-    numbers = (
-        powers_of_two(job.problem(), job.cluster.device, tokens, goal.deadline_days)
-        if num_gpus is None
-        else counts("num_gpus", num_gpus)
-    )
+    if num_gpus is None:
+        numbers = powers_of_two(job.problem(), job.cluster.device, tokens, goal.deadline_days)
+    else:
+        numbers = counts("num_gpus", num_gpus)
     jobs = [Job.of(job.inputs, number, job.global_batch_size, job.sequence_length) for number in numbers]
     answers = best_of_each(jobs, restricted, watch, "numbers of GPUs")
     run = TrainingRun(job, tokens, goal, answers)
@@ -379,19 +376,10 @@ def counts_text(plans: Sequence[Priced], goal: Goal) -> str:
     rows: list[list[str]] = []
     for plan in plans:
         missed = [word for word, holds in (("late", goal.is_late(plan)), ("dear", goal.is_dear(plan))) if holds]
-        rows.append(
-            [
-                "*" if plan is taken else "",
-                f"{plan['plan']['num_gpus']:,}",
-                days_text(plan[DAYS]),
-                _between(plan) or "-",
-                _rounded(plan[column]),
-                *([", ".join(missed)] if marked else []),
-                f"{plan['tokens_per_s_per_gpu']:,.0f}",
-                quantity("mfu", plan["mfu"]),
-                plan["plan"]["strategy"],
-            ]
-        )
+        days = ["*" if plan is taken else "", f"{plan['plan']['num_gpus']:,}", days_text(plan[DAYS])]
+        days += [_between(plan) or "-", _rounded(plan[column]), *([", ".join(missed)] if marked else [])]
+        speed = [f"{plan['tokens_per_s_per_gpu']:,.0f}", quantity("mfu", plan["mfu"]), plan["plan"]["strategy"]]
+        rows.append([*days, *speed])
     paid = "USD" if column == COST else "GPU hours"
     header = ["", "GPUs", "days", "80 % interval", paid, *([""] if marked else []), "tokens/s/GPU", "MFU", "strategy"]
     return with_choices(plans, header, rows, WIDTH)

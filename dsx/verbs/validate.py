@@ -71,7 +71,8 @@ class Validation(Answer):
         ]
         correlation = self.figures["spearman_median"]
         lines = [
-            f"{shown(self.runs)} under {self.assumptions!r}: {counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled",
+            f"{shown(self.runs)} under {self.assumptions!r}: {counted(overall['rows'], 'row')}, "
+            f"{overall['modelled']:,} modelled",
             table(["source", "rows", "modelled", *_COLUMNS.values()], body),
             "",
         ]
@@ -85,8 +86,8 @@ class Validation(Answer):
             f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
             f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
             f"{_percent(regret['within_5_percent'])} of them",
-            f"ranked right: {_percent(pairs['right'])} of {counted(pairs['pairs'], 'pair')} of layouts that differ by more "
-            f"than {100 * CLOSE:.0f} %",
+            f"ranked right: {_percent(pairs['right'])} of {counted(pairs['pairs'], 'pair')} of layouts that differ by "
+            f"more than {100 * CLOSE:.0f} %",
             f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}",
             f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
             "out of memory predicted so",
@@ -156,14 +157,10 @@ def validate(
     counts = {name: count_rows_by(run_setups, name) for name in ("filled", "from_notes", "unread")}
     unknown = count_rows_by(run_setups, "remark") if assumed.stack else {}
     warn_of_unknown(unknown)
-    figures = {
-        **report(rows, measured),
-        **counts,
-        "unknown_software": unknown,
-        "extrapolated": count_unlike(run_setups, assumed.trained_on),
-        "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),
-        "outliers": [asdict(outlier) for outlier in far_off],
-    }
+    figures = {**report(rows, measured), **counts, "unknown_software": unknown}
+    figures |= {"extrapolated": count_unlike(run_setups, assumed.trained_on)}
+    figures |= {"inferred_recompute": dict(Counter(filter(None, rows.inferred_recompute)).most_common())}
+    figures |= {"outliers": [asdict(outlier) for outlier in far_off]}
     return Validation(path, assumed.name, figures, rows)
 
 

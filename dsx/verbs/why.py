@@ -67,16 +67,9 @@ class Explanation(Evaluation):
         rejected = f"is rejected, for {number} reason{'s' if number > 1 else ''}:"
         margin = margin_text(self.costs["peak_bytes"], self.problem) if self.fits else ""
         head = [*self._title(), self._rules_text(rejected, "fits, and breaks no rule."), margin]
-        return paragraphs(
-            [
-                "\n".join(filter(None, head)),
-                placement_text(self.plan, self.problem),
-                costs_text(self.costs),
-                effects_text(self.problem.assumptions_spec, self.plan),
-                stages_text(self.plan, self.priced.stages),
-                self._compared_with_fastest(),
-            ]
-        )
+        terms = [placement_text(self.plan, self.problem), costs_text(self.costs)]
+        terms += [effects_text(self.problem.assumptions_spec, self.plan), stages_text(self.plan, self.priced.stages)]
+        return paragraphs(["\n".join(filter(None, head)), *terms, self._compared_with_fastest()])
 
     def _compared_with_fastest(self) -> str:
         fastest, spec, costs = self.fastest, self.problem.assumptions_spec, self.costs
