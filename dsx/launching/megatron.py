@@ -125,22 +125,14 @@ def megatron_core(run: LaunchRun) -> LaunchSettings:
         graph_options(run),
     )
     recompute, offload, muon, _, context, experts, formats, overlaps, graphs = (settings for settings, _ in parts)
-    settings = [
-        *_degrees(run, context),
-        *experts,
-        option("train.micro_batch_size", run.number("microbatch_size")),
-        option("train.global_batch_size", run.number("global_batch_size")),
-        option("model.seq_length", run.number("sequence_length")),
-        *(zero or ()),
-        *muon,
-        *([option("ddp.num_distributed_optimizer_instances", replicas)] if replicas > 1 else []),
-        *recompute,
-        *offload,
-        *formats,
-        *overlaps,
-        *fused_options(run),
-        *graphs,
-    ]
+    batch = options({
+        "train.micro_batch_size": run.number("microbatch_size"),
+        "train.global_batch_size": run.number("global_batch_size"),
+        "model.seq_length": run.number("sequence_length"),
+    })  # fmt: skip
+    instances = [option("ddp.num_distributed_optimizer_instances", replicas)] if replicas > 1 else []
+    settings = [*_degrees(run, context), *experts, *batch, *(zero or ()), *muon, *instances]
+    settings += [*recompute, *offload, *formats, *overlaps, *fused_options(run), *graphs]
     sharded_pipeline = (
         f"zero_stage={stage} with pp={run['pp']}: Megatron-FSDP is documented with tensor, context and expert "
         "parallelism, not with pipelines"
@@ -254,10 +246,8 @@ def _offloaded(run: LaunchRun) -> Settings:
         )
     if offload in ("activations", "both"):
         if run.number("pp") == 1 and run["recompute"] == NONE and run.num_layers > _KEPT_LAYERS:
-            settings += [
-                option("model.cpu_offloading_num_layers", run.num_layers - _KEPT_LAYERS),
-                Option("", "", "model.cpu_offloading"),  # which Megatron-LM derives from the number
-            ]
+            settings.append(option("model.cpu_offloading_num_layers", run.num_layers - _KEPT_LAYERS))
+            settings.append(Option("", "", "model.cpu_offloading"))  # which Megatron-LM derives from the number
         else:
             lost.append(
                 f"offload of activations with pp={run['pp']}, recompute={run['recompute']}: {NAME} offloads "
@@ -268,14 +258,9 @@ def _offloaded(run: LaunchRun) -> Settings:
 
 def refused_by_core(request: Request, title: str = NAME) -> list[Refused]:
     """Return what Megatron Core cannot run of a plan, beyond the columns that its file in data/frameworks limits."""
-    launch = megatron_core(request.run)
-    return [
-        Refused(
-            part.replace(NAME, title),
-            "tensor parallelism with sequence parallelism over one axis" if "tp" in part else "",
-        )
-        for part in (launch.lost if launch.none_since else ())
-    ]
+    launch, nearest = megatron_core(request.run), "tensor parallelism with sequence parallelism over one axis"
+    lost = launch.lost if launch.none_since else ()
+    return [Refused(part.replace(NAME, title), nearest if "tp" in part else "") for part in lost]
 
 
 def not_of_core(shape: Architecture, title: str = NAME) -> list[Refused]:

@@ -21,6 +21,7 @@ from dsx.launching.request import (
     WrittenLaunch,
     commented,
     lost_lines,
+    template,
 )
 
 BRIDGE = "Megatron-Bridge"
@@ -82,7 +83,7 @@ def write_recipe(request: Request, head: list[str]) -> WrittenLaunch:
         f"cfg.env_vars = {environment(request)!r}",
         *_STEPS,
     ]
-    text = _RECIPE_TEXT.format(
+    text = template("megatron_bridge_recipe.txt").format(
         head=commented([*head, *lost_lines(BRIDGE, tuple(part.replace(NAME, BRIDGE) for part in lost))]),
         home="mla_provider" if shape.latent else "gpt_provider",
         provider="MLAModelProvider" if shape.latent else "GPTModelProvider",
@@ -94,42 +95,6 @@ def write_recipe(request: Request, head: list[str]) -> WrittenLaunch:
     start = f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" {_RECIPE} "$@"\n'
     return WrittenLaunch({SCRIPT: script([head[0], request.title], request, start), _RECIPE: text}, lost)
 
-
-_RECIPE_TEXT = """{head}
-import os
-
-import torch
-from megatron.core.activations import squared_relu
-from torch.nn.functional import gelu, silu
-from megatron.core.transformer.enums import AttnBackend
-from megatron.bridge.models.{home} import {provider}
-from megatron.bridge.recipes.common import _pretrain_common
-from megatron.bridge.training.comm_overlap import CommOverlapConfig
-from megatron.bridge.training.config import ConfigContainer
-from megatron.bridge.training.gpt_step import forward_step
-from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
-from megatron.bridge.training.pretrain import pretrain
-from megatron.bridge.utils.fusions import can_enable_gradient_accumulation_fusion
-
-
-def recipe() -> ConfigContainer:
-    cfg = _pretrain_common()
-    cfg.model = {provider}(
-{model}
-    )
-    cfg.mixed_precision = MixedPrecisionConfig(
-{formats}
-    )
-    cfg.comm_overlap = CommOverlapConfig(
-{overlaps}
-    )
-{config}
-    return cfg
-
-
-if __name__ == "__main__":
-    pretrain(config=recipe(), forward_step_func=forward_step)
-"""
 
 # As many steps as the script of Megatron-LM takes, and nothing beside them: the common recipe evaluates and saves.
 _STEPS = (

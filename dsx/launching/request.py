@@ -17,6 +17,7 @@ Megatron-Bridge 0.6.2, which sets them but for the registration of CUDA graphs a
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -304,6 +305,11 @@ def uneven_sequence(run: LaunchRun, parts: int, why: str) -> list[Refused]:
     nearest = max(round(length / parts), 1) * parts
     refused = Refused(f"sequence_length={length}, which must be a multiple of {why}", f"sequence_length={nearest}")
     return [refused] if length % parts else []
+
+
+def template(name: str) -> str:
+    """Return the text of a launch file with the names of what a plan fills in, in braces."""
+    return (files("dsx.launching") / "templates" / name).read_text(encoding="utf-8")
 
 
 def exported(variables: Mapping[str, str]) -> str:

@@ -30,6 +30,7 @@ from dsx.launching.request import (
     commented,
     exported,
     lost_lines,
+    template,
     uneven_sequence,
     uneven_weights,
 )
@@ -108,7 +109,7 @@ def write(request: Request, head: list[str]) -> WrittenLaunch:
     lost, configuration = tuple(_lost(run, shape)), _configuration(run)
     package = "torchtitan.models.deepseek_v3" if shape.latent else "torchtitan.models.qwen3"
     model = "DeepSeekV3" if shape.latent else "Qwen3"
-    text = _TEXT.format(
+    text = template("torchtitan_recipe.txt").format(
         head=commented([*head, *lost_lines(NAME, lost)]),
         package=package,
         family=package.rpartition(".")[2],
@@ -210,14 +211,9 @@ def _runs_of(counts: list[int]) -> str:
 def _attention(shape: Architecture) -> str:
     latent = shape.latent
     if latent is not None:
-        sizes = {
-            "n_heads": shape.heads,
-            "q_lora_rank": latent.query_rank or 0,  # 0: none
-            "kv_lora_rank": latent.kv_rank,
-            "qk_nope_head_dim": latent.nope,
-            "qk_rope_head_dim": latent.rope,
-            "v_head_dim": latent.value,
-        }
+        ranks = {"q_lora_rank": latent.query_rank or 0, "kv_lora_rank": latent.kv_rank}  # 0: none
+        heads = {"qk_nope_head_dim": latent.nope, "qk_rope_head_dim": latent.rope, "v_head_dim": latent.value}
+        sizes = {"n_heads": shape.heads, **ranks, **heads}
         return (
             'make_mla_attention_config(layer_id=layer, dim=DIM, attn_backend="flex", rope=rope, linear_init=_LINEAR, '
             f"norm_init=_NORM, depth_init=lambda _: _LINEAR, {_inline(sizes)})"
@@ -235,24 +231,15 @@ def _feed_forward(run: LaunchRun, shape: Architecture) -> str:
     experts = shape.experts
     if experts is None:
         return f"feed_forward={dense},"
-    router = {
-        "num_experts": experts.num,
-        "top_k": experts.chosen,
-        "score_func": "sigmoid" if experts.balanced else "softmax",
-        "route_norm": True,
-    }
+    router = {"num_experts": experts.num, "top_k": experts.chosen}
+    router |= {"score_func": "sigmoid" if experts.balanced else "softmax", "route_norm": True}
     if experts.groups is not None:
         router |= {"num_expert_groups": experts.groups, "num_limited_groups": experts.chosen_groups}
     backend = "standard"
     if run.assumptions.dispatcher == "once_per_domain" and run.number("ep") > 1:
         # DeepEP pads no groups to the 16 rows of multiplies in 8 bits (quantization.utils.swap_token_dispatcher).
         backend = "hybridep" if run.device.family == HYBRID_EP or _narrow(run) else "deepep"
-    routed = {
-        "hidden_dim": experts.width,
-        "num_experts": experts.num,
-        "top_k": experts.chosen,
-        "comm_backend": backend,
-    }
+    routed = {"hidden_dim": experts.width, "num_experts": experts.num, "top_k": experts.chosen, "comm_backend": backend}
     shared = f", shared_experts={_gated(experts.shared)}" if experts.shared else ""
     return (
         f"feed_forward={dense},\n            "
@@ -319,87 +306,3 @@ def _inline(values: Mapping[str, object]) -> str:
 
 def _arguments(values: dict[str, object]) -> str:
     return "\n".join(f"            {name}={value!r}," for name, value in values.items())
-
-
-_TEXT = """{head}
-import os
-from functools import partial
-
-import torch.nn as nn
-from torchtitan.components.loss import CrossEntropyLoss
-from torchtitan.components.optimizer import default_adamw, register_moe_load_balancing_hook
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
-from torchtitan.distributed.pipeline_parallel import pipeline_llm
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
-from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm
-from torchtitan.models.common.config_utils import (
-    get_attention_config,
-    make_ffn_config,
-    make_gqa_config,
-    make_moe_config,
-    make_routed_experts_config,
-    make_router_config,
-)
-from {package} import {model}Model, {parallelize}{attention_import}
-from {package}.model import {model}TransformerBlock
-from {package}.state_dict_adapter import {model}StateDictAdapter
-from torchtitan.protocols.model_spec import ModelSpec
-from torchtitan.trainer import Trainer
-
-DIM, VOCABULARY = {dim}, {vocabulary}
-WITH_EXPERTS = {with_experts}  # of each layer
-_LINEAR = {{"weight": partial(nn.init.trunc_normal_, std=0.02), "bias": nn.init.zeros_}}
-_NORM = {{"weight": nn.init.ones_}}
-_EXPERTS = {{name: partial(nn.init.trunc_normal_, std=0.02) for name in ("w1_EFD", "w2_EDF", "w3_EFD")}}
-
-
-def model_spec() -> ModelSpec:
-    rope = {rope}.Config(dim={rope_dim}, max_seq_len={sequence_length})
-    layers = [
-        {model}TransformerBlock.Config(
-            attention_norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
-            ffn_norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
-            attention={attention},
-            {feed_forward}
-        )
-        for layer in range({num_layers})
-    ]
-    model = {model}Model.Config(
-        vocab_size=VOCABULARY,
-        dim=DIM,
-        enable_weight_tying={tied},
-        tok_embeddings=Embedding.Config(num_embeddings=VOCABULARY, embedding_dim=DIM, param_init=_LINEAR),
-        norm=RMSNorm.Config(normalized_shape=DIM, param_init=_NORM),
-        lm_head=Linear.Config(in_features=DIM, out_features=VOCABULARY, param_init=_LINEAR),
-        layers=layers,
-    )
-{converters}    return ModelSpec(
-        name="{family}",
-        flavor="priced",
-        model=model,
-        parallelize_fn={parallelize},
-        pipelining_fn=pipeline_llm,
-        post_optimizer_build_fn=register_moe_load_balancing_hook if any(WITH_EXPERTS) else None,
-        state_dict_adapter={model}StateDictAdapter,
-    )
-
-
-def recipe() -> Trainer.Config:
-    config = Trainer.Config(
-        model_spec=model_spec(),
-        loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY),
-        optimizer=default_adamw(lr=1e-4),
-        hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./tests/assets/tokenizer"),  # launch.sh sets both
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test", dataset_path=os.environ.get("DATASET_PATH")),
-        training=TrainingConfig(
-{training}
-        ),
-        parallelism=ParallelismConfig(
-{parallelism}
-        ),
-        activation_checkpoint={checkpointing},
-        compile=CompileConfig(enable=True, components={components}, enable_async_tensor_parallel={asynchronous}),
-    ){stages}
-    return config
-"""

@@ -164,11 +164,8 @@ def refused(framework: Framework, request: Request) -> list[Refused]:
         factor = f"{limits.cp_parts} * " if limits.cp_parts > 1 else ""
         refusals += uneven_sequence(run, limits.cp_parts * cp, f"{factor}cp={cp}")
     columns = {part.partition("=")[0] for part, _ in refusals}
-    return [
-        *refusals,
-        *(part for part in framework.refused(request) if part[0].partition("=")[0] not in columns),
-        *of_job,
-    ]
+    further = [part for part in framework.refused(request) if part[0].partition("=")[0] not in columns]
+    return [*refusals, *further, *of_job]
 
 
 def _nearest(box: BoxSpec, column: str, value: object) -> str:
@@ -196,12 +193,7 @@ def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> LaunchSetting
 
 
 def launch_by(
-    words: str | None,
-    plan: Plan,
-    spec: ModelSpec,
-    model: Model,
-    assumptions: AssumptionsSpec,
-    device: DeviceSpec,
+    words: str | None, plan: Plan, spec: ModelSpec, model: Model, assumptions: AssumptionsSpec, device: DeviceSpec
 ) -> LaunchSettings:
     """Return the settings of a plan in the `words` of launch files, with the effects that it has of an assumption set.
 
@@ -246,13 +238,9 @@ def launch_text(launch: LaunchSettings, title: str) -> str:
                 lines.append(f"{_INDENT}{text}")
     tasks = [f"left to your program: {part}" for part in launch.left]
     tasks += [f"cannot be expressed: {part}" for part in launch.lost]
-    return "\n".join(
-        [
-            f"{launch.title} of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}",
-            *([(" \\\n" if launch.options else "\n").join(lines)] if lines else []),
-            *(wrapped(task, hanging="  ") for task in tasks),
-        ]
-    )
+    head = f"{launch.title} of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
+    text = [(" \\\n" if launch.options else "\n").join(lines)] if lines else []
+    return "\n".join([head, *text, *(wrapped(task, hanging="  ") for task in tasks)])
 
 
 def counted_ends_text(plan: Plan, problem: Problem) -> str:

@@ -135,10 +135,8 @@ def usual_stack(stacks: Sequence[str]) -> str:
     return Counter(stacks).most_common(1)[0][0]
 
 
-def observe(
-    runs: Sequence[MeasuredRun], setups: Setups, assumptions: AssumptionsSpec, every_trust: bool = False
-) -> Observations:
-    """Return the usable rows of a table, from its runs and their setups; `every_trust` includes untrusted rows."""
+def observe(runs: Sequence[MeasuredRun], setups: Setups, assumptions: AssumptionsSpec) -> Observations:
+    """Return the usable rows of a table, from its runs and their setups."""
     reasons: list[str] = []
     timed: list[Setup] = []
     seconds: list[float] = []
@@ -148,7 +146,7 @@ def observe(
             reasons.append(time.rule)
         elif time is None:
             reasons.append("no measured step time")
-        elif not (every_trust or is_trusted(run)):
+        elif not is_trusted(run):
             reasons.append(f"trust is not {' or '.join(TRUSTED)}")
         elif isinstance(setup, Setup):
             timed.append(setup)

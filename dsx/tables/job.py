@@ -53,15 +53,10 @@ def parameters_text(problem: "Problem") -> str:
 
 def job_data(problem: "Problem", num_gpus: int, global_batch_size: int) -> Data:
     """Return the job as plain data."""
-    return {
-        "model": problem.model.name,
-        "parameters": _parameters(problem),
-        "cluster": problem.cluster.name,
-        "num_gpus": num_gpus,
-        "global_batch_size": global_batch_size,
-        "sequence_length": problem.sequence_length,
-        "tokens_per_step": global_batch_size * problem.sequence_length,
-    }
+    length = problem.sequence_length
+    job = {"model": problem.model.name, "parameters": _parameters(problem), "cluster": problem.cluster.name}
+    sizes = {"num_gpus": num_gpus, "global_batch_size": global_batch_size, "sequence_length": length}
+    return job | sizes | {"tokens_per_step": global_batch_size * length}
 
 
 def _parameters(problem: "Problem") -> int:

@@ -236,19 +236,13 @@ def plans_text(
     ]
     titles = [*map(hardware_title, shown), *settings.values()]
     header = ["", *titles, "step", "MFU", "memory", *(["fits"] if fits else []), *named]
-    rows = [
-        [
-            f"{number}",
-            *(hardware_text(name, plan["hardware"][name]) for name in shown),
-            *(str(plan["plan"][name]) for name in settings),
-            format_quantity(plan["step_time_s"], "s"),
-            quantity("mfu", plan["mfu"]),
-            format_quantity(plan["peak_bytes"], "bytes"),
-            *([share(fits[number - 1], 1)] if fits else []),
-            *(part[title] for title in named),
-        ]
-        for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1)
-    ]
+    rows: list[list[str]] = []
+    for at, (plan, part) in enumerate(zip(plans, parts, strict=True)):
+        choices = [hardware_text(name, plan["hardware"][name]) for name in shown]
+        choices += [str(plan["plan"][name]) for name in settings]
+        costs = [format_quantity(plan["step_time_s"], "s"), quantity("mfu", plan["mfu"])]
+        costs += [format_quantity(plan["peak_bytes"], "bytes"), *([share(fits[at], 1)] if fits else [])]
+        rows.append([f"{at + 1}", *choices, *costs, *(part[title] for title in named)])
     # With a width, plans whose rows are alike have the row of the first one, and lines below the table name the others.
     kept: list[int] = []
     same_texts: list[str] = []

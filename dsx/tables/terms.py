@@ -75,12 +75,8 @@ def costs_text(costs: Mapping[str, float]) -> str:
         ends = (quantity(f"step_time_s_{end}", value) for end, value in (("low", low), ("high", high)))
         parts.append(f"80 % interval of step_time_s: {' to '.join(ends)}")
     if math.isnan(costs["mfu"]):
-        parts.append(
-            wrapped(
-                "no MFU and no tokens a second: the plan leaves a part of the work of a step to no rank, so its "
-                "seconds are not those of a step"
-            )
-        )
+        lacking = "the plan leaves a part of the work of a step to no rank, so its seconds are not those of a step"
+        parts.append(wrapped(f"no MFU and no tokens a second: {lacking}"))
     further = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
     shown = [name for name in further if name != "host_bytes" or costs[name]]  # if anything is offloaded
     parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in shown]))
@@ -113,10 +109,10 @@ def operators_text(kernels: Sequence[DataView]) -> str:
             comm = part["tp_comm_s"] + part["cp_comm_s"] + part["ep_comm_s"]
             if kernel["counted"] or comm:
                 work = [f"{part[name]:.4g}" for name in ("matrix_flops", "vector_flops")]
+                work.append(format_quantity(part["bytes"], "bytes"))
                 times = [format_quantity(seconds, "s") for seconds in (part["compute_s"], part["memory_s"], comm)]
                 saved = format_quantity(kernel["saved_bytes"], "bytes") if direction == "forward" else ""
-                traffic = format_quantity(part["bytes"], "bytes")
-                rows.append([kernel["name"], direction, *work, traffic, *times, saved])
+                rows.append([kernel["name"], direction, *work, *times, saved])
     return "one layer, one microbatch:\n" + table(["", "", *figures], rows, text=(0, 1))
 
 
@@ -174,17 +170,10 @@ def coverage_data(covered: KernelCoverage) -> Data:
         **{f"num_{name}": covered.number(how) for how, name in _HOW.items()},
         **{f"{name}_share": covered.shares[how] for how, name in _HOW.items()},
         "kernels": [
-            {
-                "line": kernel.row and kernel.row.line,
-                "layer": kernel.layer,
-                "kernel": kernel.kernel,
-                "operator": kernel.operator,
-                "direction": DIRECTIONS[kernel.direction],
-                **_sizes(kernel.shape),
-                "known": _HOW[kernel.how],
-                "time_s": kernel.time_s,
-                "roofline_s": kernel.roofline_s,
-            }
+            {"line": kernel.row and kernel.row.line}
+            | {name: getattr(kernel, name) for name in ("layer", "kernel", "operator")}
+            | {"direction": DIRECTIONS[kernel.direction], **_sizes(kernel.shape), "known": _HOW[kernel.how]}
+            | {name: getattr(kernel, name) for name in ("time_s", "roofline_s")}
             for kernel in covered.kernels
         ],
         "idle": idle_data(covered.idle),
@@ -194,13 +183,8 @@ def coverage_data(covered: KernelCoverage) -> Data:
 def idle_data(idle: Sequence[OperatorTime]) -> list[Data]:
     """Return rows that match no kernel as plain data."""
     return [
-        {
-            "line": row.line,
-            "operator": row.operator,
-            "direction": _direction(row) or None,
-            **_sizes(row.shape),
-            "dtype": row.dtype or None,
-        }
+        {"line": row.line, "operator": row.operator, "direction": _direction(row) or None}
+        | {**_sizes(row.shape), "dtype": row.dtype or None}
         for row in idle
     ]
 
@@ -208,22 +192,13 @@ def idle_data(idle: Sequence[OperatorTime]) -> list[Data]:
 def coverage_text(covered: KernelCoverage, plan: str = "this plan", with_idle: bool = True) -> str:
     """Return the measured kernels of a plan as a table; `with_idle` adds the rows that match none of its kernels."""
     lines = [f"operator times of {covered.file}, {known_text(covered, plan)}"]
-    rows = [
-        [
-            f"{kernel.layer} {kernel.kernel}",
-            DIRECTIONS[kernel.direction],
-            kernel.operator,
-            shape_text(kernel.shape),
-            format_quantity(kernel.roofline_s, "s"),
-            format_quantity(kernel.time_s, "s"),
-            f"line {kernel.row.line}"
-            if kernel.row
-            else "between rows"
-            if kernel.how == INTERPOLATED
-            else "beyond the rows",
-        ]
-        for kernel in covered.kernels
-    ]
+    rows: list[list[str]] = []
+    for kernel in covered.kernels:
+        words = [f"{kernel.layer} {kernel.kernel}", DIRECTIONS[kernel.direction], kernel.operator]
+        times = [format_quantity(seconds, "s") for seconds in (kernel.roofline_s, kernel.time_s)]
+        source = "between rows" if kernel.how == INTERPOLATED else "beyond the rows"
+        source = f"line {kernel.row.line}" if kernel.row else source
+        rows.append([*words, shape_text(kernel.shape), *times, source])
     if rows:
         header = ["", "", "operator", "m x n x k", "roofline", "time", "known from"]
         lines.append(table(header, rows, text=(0, 1, 2, 3, 6)))

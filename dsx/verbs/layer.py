@@ -71,11 +71,11 @@ class LayerDescription(Answer):
                 lines += [f"      {direction:9}{_work_text(kernel[direction])}" for direction in _DIRECTIONS]
         lines.append("\ncollectives (one microbatch, volume in bytes on one GPU):")
         rows: list[list[str]] = []
-        of_kernels = [(way, kernel) for way in _DIRECTIONS for kernel in described["kernels"]]
-        for way, moved in [(way, moved) for way, kernel in of_kernels for moved in kernel[way]["collectives"]]:
+        of_kernels = [(direction, kernel) for direction in _DIRECTIONS for kernel in described["kernels"]]
+        for direction, moved in [(way, moved) for way, kernel in of_kernels for moved in kernel[way]["collectives"]]:
             copies = f" of {_shown(moved['copies'])} copies of a token" if moved["copies"] is not None else ""
             volume = f"{_shown(moved['bytes'])}{' in panels' if moved['panelled'] else ''}{copies}"
-            rows.append([f"  {way}", *(moved[key] for key in ("kind", "axis", "tensor")), volume])
+            rows.append([f"  {direction}", *(moved[key] for key in ("kind", "axis", "tensor")), volume])
         lines.append(table(["", "", "axis", "tensor", "bytes"], rows, text=range(4)) if rows else "  none")
         lines.append("\nsaved for the backward:")
         for kernel in described["kernels"]:
