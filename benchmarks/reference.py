@@ -206,11 +206,11 @@ def fields(kind: type) -> Iterator[Member]:
 
 
 def properties(kind: type) -> Iterator[Member]:
-    """Yield the public properties of a class and of those of dsx that it extends."""
+    """Yield the public properties of a class and of those of dsx that it extends, each as the class has it."""
     for base in reversed([base for base in kind.__mro__ if base.__module__.startswith("dsx.")]):
         for name, value in vars(base).items():
             function = getattr(value, "fget", None) or getattr(value, "func", None)
-            if function is not None and not name.startswith("_"):
+            if function is not None and not name.startswith("_") and getattr(kind, name) is value:
                 returns = definition(function).returns
                 assert returns is not None, function
                 yield member(name, returns, inspect.getdoc(function) or "")

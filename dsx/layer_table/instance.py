@@ -186,13 +186,11 @@ def read_instance(name: str) -> Instance:
     tables: list[LayerTable] = []
     for width, rows in sorted(layers.items()):
         rows = sorted(rows, key=lambda row: row.id)
-        chain = TableChain(
-            forward_s=np.array([row.fw_latency * file.time_unit_s for row in rows], np.float64),
-            backward_s=np.array([row.bw_latency * file.time_unit_s for row in rows], np.float64),
-            parameter_bytes=np.array([row.param_bytes for row in rows], np.float64),
-            activation_bytes=np.array([row.activation_bytes for row in rows], np.float64),
-            cut_bytes=np.array(_cuts(file.edges[width], ids, document, ("edges", width)), np.float64),
-        )
+        times = [[unit * file.time_unit_s for unit in (row.fw_latency, row.bw_latency)] for row in rows]
+        sizes = [[row.param_bytes, row.activation_bytes] for row in rows]
+        columns = [*zip(*times, strict=True), *zip(*sizes, strict=True)]
+        columns.append(_cuts(file.edges[width], ids, document, ("edges", width)))
+        chain = TableChain(*(np.array(column, np.float64) for column in columns))
         if not (chain.forward_s.any() or chain.backward_s.any()):
             raise document.fault(("layers", configuration, width), "no layer takes any time")
         tables.append(LayerTable(width, file.devices_per_stage[width], chain))

@@ -124,23 +124,15 @@ def read_network(reference: str, num_devices: int) -> NetworkLevels:
     network = validate(document, _LevelsFile)
     sizes = network.devices_per_level
     if num_devices not in sizes:
-        raise document.fault(
-            ("devices_per_level",),
-            f"has no entry for {num_devices} devices, only for {', '.join(map(str, sorted(sizes)))}; "
-            f"the nearest is {nearest(num_devices, sizes)}",
-        )
+        has = f"has no entry for {num_devices} devices, only for {', '.join(map(str, sorted(sizes)))}"
+        raise document.fault(("devices_per_level",), f"{has}; the nearest is {nearest(num_devices, sizes)}")
     levels = sizes[num_devices]
     if (product := math.prod(levels)) != num_devices:
-        raise document.fault(
-            ("devices_per_level", num_devices),
-            f"{' x '.join(map(str, levels))} = {product} devices, not {num_devices}",
-        )
+        fault = f"{' x '.join(map(str, levels))} = {product} devices, not {num_devices}"
+        raise document.fault(("devices_per_level", num_devices), fault)
     for key, values in (("bandwidth_GiBps", network.bandwidth_GiBps), ("latency_s", network.latency_s)):
         if len(values) != len(levels):
-            raise document.fault(
-                (key,),
-                f"has {len(values)} levels, but devices_per_level.{num_devices} has {len(levels)}: they must be equal",
-            )
-    return NetworkLevels(
-        name, tuple(levels), tuple(value * GIB for value in network.bandwidth_GiBps), tuple(network.latency_s)
-    )
+            differs = f"devices_per_level.{num_devices} has {len(levels)}: they must be equal"
+            raise document.fault((key,), f"has {len(values)} levels, but {differs}")
+    bandwidth = tuple(value * GIB for value in network.bandwidth_GiBps)
+    return NetworkLevels(name, tuple(levels), bandwidth, tuple(network.latency_s))

@@ -242,13 +242,10 @@ def problem_of(
     check_length(
         len(instance.layer_ids), instance.file, "merge neighbouring layers into one row, adding their times and bytes"
     )
+    links = (np.array(column, np.float64) for column in (network.bandwidth, network.latency))
     return PartitionProblem(
         widths=instance.tables,
-        hierarchy=Hierarchy(
-            devices_per_level=np.array(network.devices_per_level),
-            bandwidth=np.array(network.bandwidth, np.float64),
-            latency=np.array(network.latency, np.float64),
-        ),
+        hierarchy=Hierarchy(np.array(network.devices_per_level), *links),
         num_microbatches=instance.num_microbatches,
         device_bytes=instance.device_bytes,
         optimizer_factor=optimizer_factor,

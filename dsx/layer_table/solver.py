@@ -28,6 +28,8 @@ from dsx.layer_table.scans import (
     machine_of,
     question,
 )
+from dsx.text import Data
+from dsx.units import counted
 
 _ROUND = 16  # pipelines that are solved together
 
@@ -46,29 +48,46 @@ class TableStage:
 
 
 @dataclass(frozen=True, slots=True)
-class TablePlan:
-    """A plan and its step time."""
+class TableChoices:
+    """The choices of a plan besides its cut."""
 
-    step_time_s: float
-    bottleneck_s: float
-    stages: tuple[TableStage, ...]  # in pipeline order
-    width: int
-    devices_per_stage: int
-    num_replicas: int
-    zero_stage: int
-    recompute: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Smallest:
-    """The plan that needs the least memory."""
-
-    memory_bytes: float  # of the fullest device
     width: int
     num_stages: int
     num_replicas: int
     zero_stage: int
     recompute: bool
+
+    @property
+    def recomputed(self) -> str:
+        """Which layers are recomputed: "full" or "none"."""
+        return "full" if self.recompute else "none"
+
+    def __str__(self) -> str:
+        sizes = f"{counted(self.num_stages, 'stage')} x {counted(self.num_replicas, 'replica')}, width={self.width}"
+        return f"{sizes} zero_stage={self.zero_stage} recompute={self.recomputed}"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan(TableChoices):
+    """A plan and its step time."""
+
+    step_time_s: float
+    bottleneck_s: float
+    stages: tuple[TableStage, ...]  # in pipeline order
+    devices_per_stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest(TableChoices):
+    """The plan that needs the least memory."""
+
+    memory_bytes: float  # of the fullest device
+
+
+def _choices(problem: PartitionProblem, candidates: Pipelines, row: int) -> Data:
+    """Return the fields of `TableChoices` of one of the pipelines."""
+    sizes = {name: int(getattr(candidates, name)[row]) for name in ("num_stages", "num_replicas", "zero_stage")}
+    return {"width": problem.widths[candidates.width[row]].width, "recompute": bool(candidates.recomputed[row])} | sizes
 
 
 def solve(problem: PartitionProblem) -> TablePlan | None:
@@ -119,14 +138,7 @@ def smallest(problem: PartitionProblem) -> Smallest | None:
         machine = machine_of(problem)
         needed = by_stages(machine, last, MEMORY, UNLIMITED)
     row = int(np.argmin(needed))
-    return Smallest(
-        memory_bytes=float(needed[row]),
-        width=problem.widths[last.width[row]].width,
-        num_stages=int(last.num_stages[row]),
-        num_replicas=int(last.num_replicas[row]),
-        zero_stage=int(last.zero_stage[row]),
-        recompute=bool(last.recomputed[row]),
-    )
+    return Smallest(**_choices(problem, last, row), memory_bytes=float(needed[row]))
 
 
 def _competing(bound: np.ndarray, best_s: float, best_row: int) -> np.ndarray:
@@ -139,13 +151,13 @@ def _competing(bound: np.ndarray, best_s: float, best_row: int) -> np.ndarray:
 def _plan(problem: PartitionProblem, machine: ScannedTables, row: Pipelines, most_load_s: float) -> TablePlan:
     """Return the plan of one pipeline: the cut within this load that has the fewest parameters on a stage."""
     (num_stages,) = row.num_stages.tolist()
-    width = problem.widths[row.width[0]]
+    size = problem.widths[row.width[0]].devices_per_stage
     best = cut(machine, question(row, PARAMETERS, problem.most_bytes, most_load_s), num_stages)
     stages = tuple(
         TableStage(
             first_layer=int(best.first_layer[place]),
             num_layers=int(best.last_layer[place] - best.first_layer[place] + 1),
-            first_device=place * width.devices_per_stage,
+            first_device=place * size,
             load_s=float(best.load_s[place]),
             memory_bytes=float(best.memory_bytes[place]),
             parameter_bytes=float(best.parameter_bytes[place]),
@@ -155,13 +167,5 @@ def _plan(problem: PartitionProblem, machine: ScannedTables, row: Pipelines, mos
     )
     bottleneck = max(stage.load_s for stage in stages)
     (passes,), (sync,) = row.bottlenecks, np.asarray(row.per_step(max(stage.parameter_bytes for stage in stages)))
-    return TablePlan(
-        step_time_s=float(bottleneck * passes + sync),
-        bottleneck_s=bottleneck,
-        stages=stages,
-        width=width.width,
-        devices_per_stage=width.devices_per_stage,
-        num_replicas=int(row.num_replicas[0]),
-        zero_stage=int(row.zero_stage[0]),
-        recompute=bool(row.recomputed[0]),
-    )
+    step_time_s, choices = float(bottleneck * passes + sync), _choices(problem, row, 0)
+    return TablePlan(**choices, step_time_s=step_time_s, bottleneck_s=bottleneck, stages=stages, devices_per_stage=size)

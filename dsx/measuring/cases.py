@@ -165,9 +165,8 @@ def _timed(case: Case, library: Library) -> Outcome:
 def _rate(library: Library, dtype: str) -> float | None:
     """Return the FLOP/s of a multiply of moderate size; None if the library cannot run it."""
     with suppress(*_FAULTS):
-        return (
-            2.0 * _PROBE**3 / timed_briefly(library.multiply(_PROBE, _PROBE, _PROBE, 1, dtype), library.wait).median_s
-        )
+        probe = library.multiply(_PROBE, _PROBE, _PROBE, 1, dtype)
+        return 2.0 * _PROBE**3 / timed_briefly(probe, library.wait).median_s
 
 
 def _why_not(case: Case, library: Library) -> str:

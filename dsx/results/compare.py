@@ -62,9 +62,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> 
     shared = [name for name in varied_a if name in varied_b]
     rows_a, rows_b = _rows(a, groups, varied_a), _rows(b, groups, varied_b)
     for name in set(rows_a) & set(rows_b):
-        if isinstance(
-            rows_a[name].dtype, pd.CategoricalDtype
-        ):  # the same categories, so that equal names compare equal
+        if isinstance(rows_a[name].dtype, pd.CategoricalDtype):
+            # The same categories, so that equal names compare equal.
             categories = [*dict.fromkeys([*rows_a[name].cat.categories, *rows_b[name].cat.categories])]
             for rows in (rows_a, rows_b):
                 rows[name] = rows[name].cat.set_categories(categories)

@@ -196,15 +196,15 @@ def as_plans(rows: pd.DataFrame) -> list[Data]:
     """
     choices = ("candidate", *PLAN_COLUMNS, *({CUT.name} & {*rows.columns}))
     hardware = ("cluster", *rows.attrs["what_if"])
+    costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+    unfitting = {MEMORY.name, HOST_MEMORY.name, VANISHES.name}
     reasons = [reason["name"] for reason in rows.attrs["reject_reasons"]]
     plans: list[Data] = []
     plain = rows.copy(deep=False)
     plain.attrs = {}  # pandas would copy them for every row
     for row in plain.to_dict(orient="records"):
         broken = [name for bit, name in enumerate(reasons) if row["reject"] >> bit & 1]
-        plans.append(
-            {"plan": Plan({name: row[name] for name in choices}), "hardware": {name: row[name] for name in hardware}}
-            | {name: row[name] for name in (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)}
-            | {"fits": not {MEMORY.name, HOST_MEMORY.name, VANISHES.name} & set(broken), "reject": broken}
-        )
+        plan: Data = {"plan": Plan({name: row[name] for name in choices})}
+        plan |= {"hardware": {name: row[name] for name in hardware}} | {name: row[name] for name in costs}
+        plans.append(plan | {"fits": not unfitting & {*broken}, "reject": broken})
     return plans

@@ -95,10 +95,8 @@ def calibrate(
             f"{LEAST_ROWS * num_determined} rows; to adapt a set to a few runs use --specialise"
         )
     faults = [f"{name} is at a bound, {fitted.values[name]:.4g}" for name in fitted.at_bound]
-    faults += [
-        f"{name} is {fitted.values[name]:.4g} with a standard error of {fitted.standard_errors[name]:.2g}"
-        for name in fitted.uncertain
-    ]
+    errors = [(name, fitted.values[name], fitted.standard_errors[name]) for name in fitted.uncertain]
+    faults += [f"{name} is {value:.4g} with a standard error of {error:.2g}" for name, value, error in errors]
     if faults:
         raise RunTableError(
             f"the rows do not determine every field: {'; '.join(faults)}; state no 'between' with their values, which "

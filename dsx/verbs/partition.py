@@ -216,7 +216,7 @@ class TablePartition(Answer):
         ]
         data: Data = {"t_step_s": plan.step_time_s, "bottleneck_s": plan.bottleneck_s, "stages": stages}
         data |= {"replicas": plan.num_replicas, "width": plan.width, "zero_stage": plan.zero_stage}
-        return data | {"recompute": _recompute_text(plan.recompute)}
+        return data | {"recompute": plan.recomputed}
 
     def to_data(self) -> Data:
         """Return the plan in the JSON format that other tools share, which has no version."""
@@ -227,8 +227,7 @@ class TablePartition(Answer):
         head = (
             f"{self.layers.file} on {counted(self.num_devices, 'device')} of {self.network.name}: "
             f"step {format_quantity(plan.step_time_s, 's')}, bottleneck {format_quantity(plan.bottleneck_s, 's')}\n"
-            f"{counted(len(plan.stages), 'stage')} x {counted(plan.num_replicas, 'replica')}, width={plan.width} "
-            f"zero_stage={plan.zero_stage} recompute={_recompute_text(plan.recompute)}"
+            f"{plan}"
         )
         rows: list[list[str]] = []
         for number, stage in enumerate(plan.stages, 1):
@@ -292,11 +291,5 @@ def partition_table(
     raise NothingFeasible(
         f"no plan fits: the one that needs least memory needs {format_quantity(needed, 'bytes')} on a device, which "
         f"has {format_quantity(has, 'bytes')}: {format_quantity(needed - has, 'bytes')} short, {needed:.0f} bytes "
-        f"against {has:.0f} ({counted(least.num_stages, 'stage')} x {counted(least.num_replicas, 'replica')}, "
-        f"width={least.width} zero_stage={least.zero_stage} recompute={_recompute_text(least.recompute)}); try more "
-        "devices"
+        f"against {has:.0f} ({least}); try more devices"
     )
-
-
-def _recompute_text(recompute: bool) -> str:
-    return "full" if recompute else "none"
