@@ -217,12 +217,9 @@ def _row(ops: "pd.DataFrame", transfers: "pd.DataFrame", device: int, longest: f
     kinds = [kind if kind in colours else _OTHERS for kind in map(str, require(ops, "kind")[runs])]
     busy = union(start, end)
     sent, arrived = _seconds(transfers, "start_s")[to], _seconds(transfers, "end_s")[to]
-    return _Row(
-        merged_bars(start, end, kinds, longest * _LEAST),
-        union(sent, arrived, longest * _LEAST),
-        waits(busy, sent, arrived, require(transfers, "source")[to], longest),
-        float((busy[:, 1] - busy[:, 0]).sum()),
-    )
+    bars, arriving = merged_bars(start, end, kinds, longest * _LEAST), union(sent, arrived, longest * _LEAST)
+    waited = waits(busy, sent, arrived, require(transfers, "source")[to], longest)
+    return _Row(bars, arriving, waited, float((busy[:, 1] - busy[:, 0]).sum()))
 
 
 def _draw_row(ax: "Axes", device: int, row: _Row, colours: dict[str, str], longest: float, size: float) -> None:

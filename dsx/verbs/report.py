@@ -136,10 +136,15 @@ def _made(folder: Path, manifest: Manifest, chosen: ResultRow | None) -> Report:
             remarks = device_remarks(row.inputs.cluster.device, row.inputs.assumptions)
             backed = cards.evidence(problem, named[0], remarks)
         except InputError as error:
-            details = cards.unpriced(str(error))
+            left_out = f"The terms below the totals are left out: {error}"
+            details = markup(element("p", left_out, class_="remark"))
         not_run = run_by_none(role.priced["plan"] for role in named)
         remarked = [element("p", f"{not_run[0].upper()}{not_run[1:]}.", class_="remark")] if not_run else []
-        answered = markup(cards.plan_cards(named, problem), *remarked, cards.setting_table(rows))
+        answered = markup(
+            element("div", *(cards.plan_card(plan, problem) for plan in named), class_="cards"),
+            *remarked,
+            cards.setting_table(rows),
+        )
         explained = markup(cards.terms(named), cards.choices(first["plan"]), details)
         commands.append((f"The {named[0].title} plan", plan_command(manifest, first, "evaluate")))
         commands.append(("Its launch files", plan_command(manifest, first, "launch", "-o", "launch")))

@@ -145,12 +145,8 @@ def _best(near: "pd.DataFrame", simple: bool) -> "pd.Series":
     return near.iloc[np.lexsort(keys)[0]]
 
 
-def plan_cards(named: Sequence[Named], problem: Problem | None) -> Markup:
-    """Return a card for each plan; with its problem also the probability that it fits."""
-    return element("div", *(_card(plan, problem) for plan in named), class_="cards")
-
-
-def _card(named: Named, problem: Problem | None) -> Markup:
+def plan_card(named: Named, problem: Problem | None) -> Markup:
+    """Return the card of a plan; with its problem also the probability that it fits."""
     priced, plan = named.priced, named.priced["plan"]
     low, high = (quantity(name, priced[name]) for name in ("step_time_s_low", "step_time_s_high"))
     parts = shares([sum(priced[name] for name in names) for names in SHARES.values()], priced["step_time_s"])
@@ -203,19 +199,13 @@ def setting_table(rows: RankedRows) -> Markup:
     if any(math.isfinite(priced[DAYS]) for priced in plans):
         paid = ranked_by.price_column(plans)
         run = {"training": DAYS, "cost" if paid == COST else "GPU hours": paid}
-    lines = [
-        [
-            ", ".join(_setting(name, priced) for name in rows.varied),
-            format_quantity(priced["step_time_s"], "s"),
-            f"{priced['tokens_per_s_per_gpu']:,.0f}",
-            quantity("mfu", priced["mfu"]),
-            format_quantity(priced["peak_bytes"], "bytes"),
-            *(quantity(column, priced[column]) for column in run.values()),
-            priced["plan"]["strategy"],
-            whole_plan_text(priced["plan"]),
-        ]
-        for priced in plans
-    ]
+    lines: list[list[str]] = []
+    for priced in plans:
+        of_job = ", ".join(_setting(name, priced) for name in rows.varied)
+        speed = [format_quantity(priced["step_time_s"], "s"), f"{priced['tokens_per_s_per_gpu']:,.0f}"]
+        costs = [quantity("mfu", priced["mfu"]), format_quantity(priced["peak_bytes"], "bytes")]
+        costs += [quantity(column, priced[column]) for column in run.values()]
+        lines.append([of_job, *speed, *costs, priced["plan"]["strategy"], whole_plan_text(priced["plan"])])
     header = [", ".join(rows.varied), "step", "tokens/s/GPU", "MFU", "memory", *run, "strategy", "plan"]
     more = f" The first {_MOST_SETTINGS} of {len(best):,} settings are shown." if len(best) > _MOST_SETTINGS else ""
     return markup(table(header, lines, "The best plan of each setting"), element("p", more) if more else "")
@@ -229,26 +219,23 @@ def _setting(name: str, priced: Priced) -> str:
 def evidence(problem: Problem, first: Named, remarks: Sequence[str]) -> Markup:
     """Return what is known of the errors of the first plan's numbers, one sentence an item, then `remarks`."""
     assumptions, like, priced = problem.assumptions_spec, problem.likeness, first.priced
-    sentences = [
-        f"Assumption set {assumptions.name}: {assumptions.source}."
-        if assumptions.calibrated
-        else f"Assumption set {assumptions.name} has not been fitted to measurements: its numbers follow from data "
-        "sheets and stated efficiencies alone."
-    ]
+    source = "its numbers follow from data sheets and stated efficiencies alone"
+    unfitted = f"Assumption set {assumptions.name} has not been fitted to measurements: {source}."
+    fitted = f"Assumption set {assumptions.name}: {assumptions.source}."
+    sentences = [fitted if assumptions.calibrated else unfitted]
     if assumptions.calibrated and assumptions.resolution is not None:
-        sentences.append(
-            "Measurements cannot rank two plans of one job whose step times differ by less than "
-            f"{100 * assumptions.resolution:.2g} %."
-        )
+        least = f"{100 * assumptions.resolution:.2g} %"
+        sentences.append(f"Measurements cannot rank two plans of one job whose step times differ by less than {least}.")
     if math.isnan(priced["step_time_s_low"]):
         sentences.append("The assumption set states no errors, so step times have no interval.")
     else:
         ends = " to ".join(quantity(name, priced[name]) for name in ("step_time_s_low", "step_time_s_high"))
         sentences.append(f"In 80 % of measured runs like it, the step of the {first.title} plan would take {ends}.")
     trained_on = assumptions.trained_on
-    if text := extrapolated_text(like, trained_on) if any(trained_on.model_dump().values()) else "":
+    is_fitted = any(trained_on.model_dump().values())
+    if is_fitted and (text := extrapolated_text(like, trained_on)):
         sentences.append(f"{text[0].upper()}{text[1:]}.")
-    elif any(trained_on.model_dump().values()):
+    elif is_fitted:
         words = {
             "stack": f"the software stack {like.stack}",
             "generation": f"devices of the family {like.generation}",
@@ -262,11 +249,6 @@ def evidence(problem: Problem, first: Named, remarks: Sequence[str]) -> Markup:
     used = f"The {first.title} plan needs {share(priced['peak_bytes'], capacity, 1)} of the memory of a GPU"
     sentences.append(f"{used}, and fits with a probability of {share(chances[0], 1)}." if chances else f"{used}.")
     return element("ul", *(element("li", sentence) for sentence in (*sentences, *remarks)))
-
-
-def unpriced(reason: str) -> Markup:
-    """Return what to say where the plan cannot be priced again."""
-    return markup(element("p", f"The terms below the totals are left out: {reason}", class_="remark"))
 
 
 def terms(named: Sequence[Named]) -> Markup:

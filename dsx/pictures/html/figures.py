@@ -95,11 +95,8 @@ def pictures(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
         place = _numbers(picture.x.place(plan.row)), _numbers(picture.y.place(plan.row))
         _scatter(figure, _escaped(plan.name), place, [_plan_hover(role.priced)], mode="markers", marker=marker)
     if picture.capacity is not None:
-        figure.add_hline(
-            y=picture.capacity / picture.y.size,
-            line={"dash": "dash", "width": 1, "color": "#888888"},
-            annotation={"text": "memory of a GPU", "font": {"size": 12}},
-        )
+        line, name = {"dash": "dash", "width": 1, "color": "#888888"}, {"text": "memory of a GPU", "font": {"size": 12}}
+        figure.add_hline(y=picture.capacity / picture.y.size, line=line, annotation=name)
     step = f"{counted(int(first['num_gpus']), 'GPU')} and {counted(int(first['global_batch_size']), 'sequence')} a step"
     about = f"The {picture.number:,} feasible plans of the set for {step}, up to twice the step time of the first."
     return [Picture("front", "Step time and memory", about, figure), *_stacks(rows, named), *varied]
@@ -176,21 +173,11 @@ def _heat(rows: RankedRows, first: Named) -> list[Picture]:
     across, up = ({"title_text": name, "type": "category", "showgrid": False} for name in (picture.x, picture.y))
     figure = _blank(110 + 34 * max(len(picture.y_texts), 4), across, up)
     bar = {"title": {"text": "times<br>the best"}, "thickness": 12, "tickvals": [1.0, 1.25, 1.5, 1.75, _WORST]}
-    figure.add_trace(
-        go.Heatmap(
-            x=[_escaped(text) for text in picture.x_texts],
-            y=[_escaped(text) for text in picture.y_texts],
-            z=ratios,
-            zmin=1.0,
-            zmax=_WORST,
-            colorscale="Viridis",
-            reversescale=True,
-            colorbar=bar,
-            texttemplate="%{z:.2f}" if ratios.size <= 150 else None,
-            hoverongaps=False,
-            hovertemplate=f"{picture.x} %{{x}}, {picture.y} %{{y}}: %{{z:.3f}} times the best<extra></extra>",
-        )
-    )
+    hover = f"{picture.x} %{{x}}, {picture.y} %{{y}}: %{{z:.3f}} times the best<extra></extra>"
+    colours: Style = {"zmin": 1.0, "zmax": _WORST, "colorscale": "Viridis", "reversescale": True, "colorbar": bar}
+    texts: Style = {"texttemplate": "%{z:.2f}" if ratios.size <= 150 else None, "hovertemplate": hover}
+    names = ([_escaped(text) for text in of_axis] for of_axis in (picture.x_texts, picture.y_texts))
+    figure.add_trace(go.Heatmap(**dict(zip("xy", names, strict=True)), z=ratios, hoverongaps=False, **colours, **texts))
     over = "time per token and GPU" if {"num_gpus", "global_batch_size"} & {x, y} else "step time"
     about = f"Best {over} for each pair, relative to the best of all, over the other choices. Empty: no feasible plan "
     about += f"in the set; colours end at {_WORST:g} times the best."
@@ -265,12 +252,10 @@ def _stacks(rows: RankedRows, named: Sequence[Named]) -> list[Picture]:
     broken = [_escaped(label).replace(", ", ",<br>") for label in labels]
     plans = [_escaped(whole_plan_text(priced["plan"])) for priced in rows.plans(bars)]
     about = "The plans of the answer, and the fastest plan of each strategy for the same job."
+    stacks = (("time", "s", "What the step time is made of"), ("memory", "bytes", "What the memory is made of"))
     return [
         Picture(f"stack-{of}", title, about, _draw_stack(stack_picture(bars, of), unit, broken, plans))
-        for of, unit, title in (
-            ("time", "s", "What the step time is made of"),
-            ("memory", "bytes", "What the memory is made of"),
-        )
+        for of, unit, title in stacks
     ]
 
 

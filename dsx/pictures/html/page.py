@@ -35,7 +35,6 @@ from dsx.pictures.html.markup import (
     element,
     folded,
     markup,
-    plotly_script,
     section,
     table,
 )
@@ -145,19 +144,15 @@ def stated_values(manifest: Manifest) -> Markup:
 def assignments(manifest: Manifest) -> list[str]:
     """Return what files of today tell of --set: FIELD=VALUE each, none of several clusters, which it sets alike."""
     single = len(manifest.spec["resolved"]["clusters"]) == 1
-    return [
-        f"{kind}.{path}={_exact(value) if isinstance(value, str) else json.dumps(value)}"
-        for kind, file in _files(manifest)
-        if single or kind != "cluster"
-        for path, value, source in file.values()
-        if source == _CHANGED
-    ]
-
-
-def _exact(text: str) -> str:
-    """Return a quantity as people write it, so that it reads back exactly; any other text unchanged."""
-    quantity = stated_quantity(text)
-    return text if quantity is None else exact_quantity(*quantity)
+    texts: list[str] = []
+    for kind, file in _files(manifest):
+        for path, value, source in file.values() if single or kind != "cluster" else ():
+            if source == _CHANGED:
+                # A quantity as people write it, so that it reads back exactly.
+                quantity = stated_quantity(value) if isinstance(value, str) else None
+                text = value if isinstance(value, str) else json.dumps(value)
+                texts.append(f"{kind}.{path}={exact_quantity(*quantity) if quantity else text}")
+    return texts
 
 
 def rerun(manifest: Manifest, commands: Sequence[tuple[str, str]]) -> Markup:
@@ -232,8 +227,11 @@ class Parts:
 
 def page(parts: Parts) -> str:
     """Return the whole HTML file."""
-    drawn = bool(parts.pictures)
-    scripts = [*([plotly_script(), _asset("figures.js")] if drawn else []), _asset("plans.js")]
+    scripts = [_asset("plans.js")]
+    if parts.pictures:
+        from plotly.offline import get_plotlyjs
+
+        scripts = [get_plotlyjs(), _asset("figures.js"), *scripts]
     hashes = [base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     # Plotly styles its elements, and saves a picture as a blob.
