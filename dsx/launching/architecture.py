@@ -100,18 +100,12 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
     latent, experts = None, None
     if with_latent:
         rank = None if _PLAIN_QUERIES in has else sizes["rq"]
-        latent = Latent(rank, sizes["rkv"], sizes["nope"], sizes["rope"], sizes["kv"])
+        latent = Latent(rank, *(sizes[name] for name in ("rkv", "nope", "rope", "kv")))
     if any(with_experts):
-        experts = ExpertSizes(
-            num=sizes["x"],
-            chosen=sizes["topk"],
-            width=sizes["fx"],
-            shared=sizes["fs"] if "shared" in has else 0,
-            balanced="corrected" in has,
-            biased="expert_bias" in has,
-            groups=sizes["ng"] if "limited" in has else None,
-            chosen_groups=sizes["tg"] if "limited" in has else None,
-        )
+        groups = (sizes["ng"], sizes["tg"]) if "limited" in has else (None, None)
+        shared = sizes["fs"] if "shared" in has else 0
+        widths = sizes["x"], sizes["topk"], sizes["fx"], shared
+        experts = ExpertSizes(*widths, "corrected" in has, "expert_bias" in has, *groups)
     return Architecture(
         name=spec.name,
         num_layers=len(layers),
@@ -122,15 +116,12 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         width=None if all(with_experts) else sizes.get("f"),
         vocabulary=sizes.get("v"),
         positions=sizes.get("positions") if "learned_positions" in ends else None,
-        layernorm="layernorm" in has,
+        **{name: name in has for name in ("layernorm", "qkv_bias", "dropout", "residual_dropout")},
         activation=SQUARED_RELU if SQUARED_RELU in has else GATED if any(map(_is_gated, kinds)) else GELU,
         rotary="rotary" in has or with_latent,
         qk_norm="qk_norm" in has or with_latent,
-        qkv_bias="qkv_bias" in has,
         sinks=_SINKS in has,
         bias="out_bias" in has,
-        dropout="dropout" in has,
-        residual_dropout="residual_dropout" in has,
         tied="tied" in ends,
         predictions=int(PREDICTION in ends),
         causal="full" not in has,

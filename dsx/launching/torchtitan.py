@@ -170,22 +170,20 @@ def _configuration(run: LaunchRun) -> Data:
     if pp > 1:
         parallelism["pipeline_parallel_schedule"] = _schedule(run)
         parallelism["pipeline_parallel_microbatch_size"] = microbatch
+    training = {
+        "local_batch_size": microbatch * (run.number("num_microbatches") if pp > 1 else 1),
+        "global_batch_size": run.number("global_batch_size"),
+        "seq_len": run.number("sequence_length"),
+        "dtype": "float32",  # of the optimizer's weights
+        "mixed_precision_param": "bfloat16" if assumptions.weight_bytes == 2 else "float32",
+        "mixed_precision_reduce": "float32",
+    }
+    components = ["model", "loss"] if assumptions.cross_entropy_bytes <= 2 else ["model"]
+    asynchronous = tp > 1 and assumptions.tp_overlap > 0
     return {
-        "training": {
-            "local_batch_size": microbatch * (run.number("num_microbatches") if pp > 1 else 1),
-            "global_batch_size": run.number("global_batch_size"),
-            "seq_len": run.number("sequence_length"),
-            "dtype": "float32",  # of the optimizer's weights
-            "mixed_precision_param": "bfloat16" if assumptions.weight_bytes == 2 else "float32",
-            "mixed_precision_reduce": "float32",
-            "disable_cuda_graphs": True,
-            "steps": 50,
-        },
+        "training": training | {"disable_cuda_graphs": True, "steps": 50},
         "parallelism": parallelism,
-        "compile": {
-            "components": ["model", "loss"] if assumptions.cross_entropy_bytes <= 2 else ["model"],
-            "enable_async_tensor_parallel": tp > 1 and assumptions.tp_overlap > 0,
-        },
+        "compile": {"components": components, "enable_async_tensor_parallel": asynchronous},
         "activation_checkpoint": "FullAC.Config()" if run["recompute"] == "full" else "None",
     }
 

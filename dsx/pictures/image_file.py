@@ -16,7 +16,6 @@ from dsx.pictures.axes import figure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 200
 # A palette is invisible if at most this share of the pixels (those at the edges of letters) differ by more than this
@@ -69,11 +68,8 @@ def save(ax: "Axes", path: str | Path) -> None:
                         image = image.convert("RGB")
                         reduced = image.quantize(256, kmeans=1, dither=Image.Dither.NONE)
                         differs = np.abs(np.asarray(image, np.int16) - np.asarray(reduced.convert("RGB"))).max(axis=2)
-                        if (differs > _UNSEEN).mean() <= _FEW_PIXELS:
-                            image = reduced
-                    written = BytesIO()
-                    image.save(written, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
-                    partial.write_bytes(written.getvalue())
+                        image = reduced if (differs > _UNSEEN).mean() <= _FEW_PIXELS else image
+                    image.save(partial, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
                 else:
                     figure.savefig(partial, format=suffix, dpi=DOTS_PER_INCH)
                 folder.rename(name, folder, path.name)

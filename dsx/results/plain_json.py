@@ -57,11 +57,8 @@ def _check(value: object, depth: int) -> None:
     if not depth:
         raise RecursionError
     match value:
-        case dict():
-            for inner in (*value.keys(), *value.values()):
-                _check(inner, depth - 1)
-        case list():
-            for inner in value:
+        case dict() | list():
+            for inner in (*value, *(value.values() if isinstance(value, dict) else ())):
                 _check(inner, depth - 1)
         case str():
             # Surrogates may stand for bytes of a file name that are not UTF-8; dsx cannot write any others.

@@ -73,14 +73,12 @@ def keep_compiled() -> None:
     """
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if not folder:
-        try:
+        with suppress(OSError, RuntimeError):  # no permission to make the folder, or no home folder
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
             cache.mkdir(parents=True, exist_ok=True)
-        except (OSError, RuntimeError):  # no permission to make the folder, or no home folder
+            folder = str(cache) if os.access(cache, os.W_OK) else None
+        if not folder:
             return
-        if not os.access(cache, os.W_OK):
-            return
-        folder = str(cache)
     # An entry that cannot be used is compiled again, without a warning.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     settings = {

@@ -64,18 +64,13 @@ def unusual_cluster(cluster: ClusterSpec) -> list[str]:
 
 def unusual_job(parameters: int, num_gpus: int, global_batch_size: int, sequence_length: int) -> list[str]:
     """Return what to say once of sizes of a job that are far beyond those of all measured runs."""
-    sizes = {
-        "num_gpus": num_gpus,
-        "global_batch_size": global_batch_size,
-        "sequence_length": sequence_length,
-        "parameters_per_gpu": parameters / num_gpus,
-    }
-    measured = measured_runs().sizes
-    return [
-        f"{name} is {value:,.0f}: measured runs have {measured[name].least:,.0f} to {measured[name].most:,.0f}"
-        for name, value in sizes.items()
-        if not measured[name].least / _OF_RUNS <= value <= measured[name].most * _OF_RUNS
-    ]
+    sizes = {"num_gpus": num_gpus, "global_batch_size": global_batch_size, "sequence_length": sequence_length}
+    remarks: list[str] = []
+    for name, value in (sizes | {"parameters_per_gpu": parameters / num_gpus}).items():
+        least, most = measured_runs().sizes[name].least, measured_runs().sizes[name].most
+        if not least / _OF_RUNS <= value <= most * _OF_RUNS:
+            remarks.append(f"{name} is {value:,.0f}: measured runs have {least:,.0f} to {most:,.0f}")
+    return remarks
 
 
 @cache

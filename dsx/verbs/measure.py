@@ -16,7 +16,7 @@ import numpy as np
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.load import Assignment, Given
 from dsx.config.model_file import load_model
-from dsx.config.operator_files import DIRECTIONS, DTYPES, WRITTEN, read_operator_times, shape_text, written_row
+from dsx.config.operator_files import DTYPES, WRITTEN, read_operator_times, shape_text, written_row
 from dsx.config.search_path import shown
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
 from dsx.measuring.array_library import Library, Timing, find_library
@@ -31,6 +31,7 @@ from dsx.pricing.measured_share import key_of
 from dsx.progress import Watch, progress
 from dsx.results.sets import fastest, read_manifest
 from dsx.tables.format import table
+from dsx.tables.terms import shapes_data
 from dsx.text import Data, DataView
 from dsx.units import counted, exact_quantity, format_quantity
 from dsx.verbs.answer import Answer, paragraphs, with_units
@@ -195,19 +196,9 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _as_data(case: Case) -> Data:
-    m, n, k, batch = case.shape
-    return {
-        "operator": case.operator,
-        "direction": None if case.direction is None else DIRECTIONS[case.direction],
-        "m": m,
-        "n": n,
-        "k": k or None,
-        "batch": batch or None,
-        "shape": shape_text(case.shape),
-        "dtype": case.dtype,
-        "flops": case.flops,
-        "bytes": case.num_bytes,
-    }
+    (kernel,) = shapes_data([(case.operator, case.direction, case.shape)])
+    kernel |= {"shape": shape_text(case.shape), "dtype": case.dtype}
+    return kernel | {"flops": case.flops, "bytes": case.num_bytes}
 
 
 def measure(
@@ -349,12 +340,11 @@ def _collectives(limit_s: float, watch: Watch | None) -> Sequence[CollectiveTime
     times: list[CollectiveTime] = []
     sizes = [*reversed(groups())]
     with progress(len(sizes) * len(SIZES), "collectives", watch) as advance:
-        for num_devices in sizes:
-            for collective in collective_times(num_devices, SIZES):
-                times.append(collective)
-                advance(1)
-                if monotonic() > end:
-                    return times
+        for collective in (collective for size in sizes for collective in collective_times(size, SIZES)):
+            times.append(collective)
+            advance(1)
+            if monotonic() > end:
+                break
     return times
 
 

@@ -515,10 +515,8 @@ def _by_name(content: Mapping[str, object], contents: dict[tuple[str, str], Give
     sweep: Data = dict(content)
     for key in [key for key in sweep if key in _LOADERS]:
         entry = sweep[key]
-        if not isinstance(entry, list | tuple):
-            sweep[key] = name_of(key, entry)
-            continue
-        sweep[key] = names = [name_of(key, item) for item in entry]
+        names = [name_of(key, item) for item in (entry if isinstance(entry, list | tuple) else [entry])]
+        sweep[key] = names if isinstance(entry, list | tuple) else names[0]
         for name in names:
             if (key, name) in contents and names.count(name) > 1:
                 raise SpecError(f"sweep: {key}: two entries are called {name!r}: give one of them another 'name'")
