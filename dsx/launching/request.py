@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.cluster_file import HALF_FORMATS, DeviceSpec, HalfFormat
@@ -81,7 +81,7 @@ class LaunchSettings:
     left: tuple[str, ...] = ()  # what the program of the user does, one thing each
     framework: str = "megatron_lm"  # whose words they are
     title: str = "Megatron-LM flags"  # what they are, for people
-    configuration: Mapping[str, Any] = field(default_factory=dict)  # sections of settings
+    configuration: DataView = field(default_factory=dict)  # sections of settings
 
     @property
     def flags(self) -> tuple[Flag, ...]:

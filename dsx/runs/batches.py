@@ -13,7 +13,7 @@ collective library (`overhead`).
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -296,7 +296,7 @@ def _column(records: Sequence[V]) -> V:
     return tree_map(lambda *leaves: np.array(leaves, dtype=np.float64), *records)
 
 
-def _forward_flops(models: Sequence[Model], dimensions: Mapping[str, Any], length: np.ndarray) -> np.ndarray:
+def _forward_flops(models: Sequence[Model], dimensions: Mapping[str, np.ndarray], length: np.ndarray) -> np.ndarray:
     """Return the [N] matrix FLOPs of the forward of one sequence, on all ranks together.
 
     If kinds alternate, the models of a structure may differ in their number of entries, but not in their kinds.

@@ -7,10 +7,10 @@ error can be traced to a default.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from dsx.runs.notes import names_interleaving
 from dsx.runs.table import FUSABLE, TIMES, UnmodelledError, Values
+from dsx.text import Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Default:
     """The default of a column, and the rows in which the column matters."""
 
     rule: str  # in words
-    value: Callable[[Values], Any]  # from the values of earlier columns in DEFAULTS; None = stays missing
+    value: Callable[[Values], object]  # from the values of earlier columns in DEFAULTS; None = stays missing
     matters: Callable[[Values], bool] = lambda values: True
 
 
@@ -104,7 +104,7 @@ DEFAULTS: dict[str, Default] = {
 }
 
 
-def fill(values: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
+def fill(values: Values) -> tuple[Data, tuple[str, ...]]:
     """Return a row's values with the missing ones filled, and the columns whose default matters in this row."""
     filled, used = dict(values), []
     for column, default in DEFAULTS.items():

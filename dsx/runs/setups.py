@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from dsx.config.assumption_set import Unfusable
 from dsx.config.cluster_file import ClusterSpec
@@ -38,6 +38,7 @@ from dsx.runs.notes import SHARDED_RECIPE, ZERO_GROUP, read_notes, recompute_wor
 from dsx.runs.row_model import Sizes, chain_of, known_models, model_of, token_flops
 from dsx.runs.table import CROSS_ENTROPY, FUSABLE, IN_PLANS, MeasuredRun, UnmodelledError, UnmodelledReason, Values
 from dsx.schedules.schedules import SCHEDULES
+from dsx.text import Data
 
 T = TypeVar("T")
 
@@ -234,7 +235,7 @@ def _plan(values: Values, choices: Mapping[str, object], domain: int) -> Plan:
     Run tables state no placement. If the degrees of a job do not fill a domain, as with 64 of 72 GPUs, the rest is left
     to other jobs.
     """
-    plan: dict[str, Any] = {choice.name: choice.default for choice in CHOICES if choice.name != "strategy"}
+    plan: Data = {choice.name: choice.default for choice in CHOICES if choice.name != "strategy"}
     plan |= {name: values[name] for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")}
     plan |= {column: values[name] for column, name in IN_PLANS.items()}
     # In a pipeline, frameworks that shard weights gather them once a step and reduce gradients after the last

@@ -8,19 +8,20 @@ for a cell such as "26.5 s" says what to write.
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from dsx.config.assumption_set import DISPATCHERS, Unfusable
 from dsx.config.csv_table import CsvFormat, read_csv, whole_number
 from dsx.config.search_path import find_path
 from dsx.errors import RunTableError, SpecError, UnitError, did_you_mean
 from dsx.plans.choices import BY_NAME, STEP_SEARCHED
+from dsx.text import Data, DataView
 from dsx.units import REAL, Dimension, parse_number, parse_quantity, written_out
 
-Values = Mapping[str, Any]  # the values of a row by column, None where missing
+Values = DataView  # the values of a row by column, None where missing
 
 # Column of a plan -> its name in a run table, where the two differ; a table may have either.
 IN_PLANS = {
@@ -135,7 +136,7 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
         raise RunTableError(f"{place}: has no measurement; it needs one of the columns {needed}")
     runs: list[MeasuredRun] = []
     for row in table.rows:
-        cells: dict[str, Any] = {}
+        cells: Data = {}
         for name, read in COLUMNS.items():
             text = row.cells.get(name, "")
             if not text and name in IDENTITY:

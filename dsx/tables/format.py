@@ -3,10 +3,10 @@
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from dsx.config.what_if import varied_field
 from dsx.plans.layer_layout import LAYOUT
+from dsx.plans.plan import Plan
 from dsx.text import WIDTH as WIDTH
 from dsx.text import printable
 from dsx.text import wrapped as wrapped
@@ -63,7 +63,7 @@ def cut_text(stage_layers: str | None, between: str = " ") -> str:
     return between.join(size if count == 1 else f"{size}*{count}" for size, count in groups)
 
 
-def whole_plan_text(plan: Any) -> str:
+def whole_plan_text(plan: Plan) -> str:
     """Return a plan as settings of the command line, with the layers of its stages where it has a cut of its own."""
     layout = plan.get(LAYOUT) if plan["pp"] > 1 else None
     return plan.text if layout is None else f"{plan.text} {LAYOUT}={cut_text(layout, ',')}"
@@ -80,11 +80,6 @@ def quantity(name: str, value: float) -> str:
     if name == "mfu":
         return f"{100 * value:.1f} %"
     return "-" if not math.isfinite(value) else format_quantity(value, unit)
-
-
-def signed(name: str, difference: float) -> str:
-    """Return a difference of two values of a result column, with its sign and unit."""
-    return f"{'-' if difference < 0 else '+'}{quantity(name, abs(difference))}" if math.isfinite(difference) else "-"
 
 
 def hardware_title(name: str) -> str:

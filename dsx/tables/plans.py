@@ -91,12 +91,6 @@ def tight_text(plan: DataView, name: str, hbm_capacity: float, assumptions: Assu
     return f"{name} needs {needed} (--memory-margin leaves more room)"
 
 
-def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
-    """Return the shares of a fast domain that the user left out, filled in rank order; empty if there are none."""
-    shares = " ".join(f"{name}={share}" for name, share in filled.items())
-    return f"{shares} filled in rank order, {plan['order']}" if shares else ""
-
-
 def nodes_in_part(plan: Plan, problem: Problem) -> PartlyFilled | None:
     """Return the nodes, or the domains, that a plan fills in part; None if it needs the fewest.
 

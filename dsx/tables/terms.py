@@ -14,7 +14,7 @@ from dsx.plans.violations import for_plan, unmet_needs
 from dsx.pricing.measured_share import KernelCoverage
 from dsx.pricing.one_plan import PlanStage
 from dsx.schedules.schedules import SCHEDULES
-from dsx.tables.format import quantity, share, signed, table, wrapped
+from dsx.tables.format import quantity, share, table, wrapped
 from dsx.text import Data, DataView
 from dsx.units import counted, format_quantity
 
@@ -95,7 +95,9 @@ def comparison_text(costs: Mapping[str, float], fastest: Mapping[str, float]) ->
     for name in (*sorted(parts, key=lambda name: -abs(costs[name] - fastest[name])), step, peak):
         value, other = costs[name], fastest[name]
         difference = 0.0 if math.isclose(value, other, rel_tol=_ROUNDING) else value - other
-        rows.append([name, quantity(name, value), quantity(name, other), signed(name, difference)])
+        signed = f"{'-' if difference < 0 else '+'}{quantity(name, abs(difference))}"
+        differs = signed if math.isfinite(difference) else "-"
+        rows.append([name, quantity(name, value), quantity(name, other), differs])
     return table(["", "this plan", "fastest", "difference"], rows)
 
 

@@ -165,7 +165,11 @@ def calibrate(
         check_fitted(assumed, between)
     else:
         between = prior_of(assumed).bounds
-    check_output(output, path, base)
+    if output.suffix != _SUFFIX:
+        raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
+    check_output_file(output, [path, *files_of(base)])
+    if output.is_file() and _WRITTEN_BY not in output.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
+        raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
     observations, left_out = _observed(path, assumed)
     if specialise is not None:
         calibration = adapt(observations, assumed)
@@ -180,15 +184,6 @@ def calibrate(
     fitted_to = f"{counted(len(observations.source), 'row')} of {path.name}"
     _write(output, base, calibration, between, fitted_to, "Adapted" if specialise else "Fitted")
     return Calibrated(output, calibration, between, observations, left_out)
-
-
-def check_output(output: Path, runs: Path, base: str) -> None:
-    """Raise StoreError if an assumption set cannot be written to `output`, or is a file that no fit wrote."""
-    if output.suffix != _SUFFIX:
-        raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
-    check_output_file(output, [runs, *files_of(base)])
-    if output.is_file() and _WRITTEN_BY not in output.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
-        raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
 
 
 def _observed(path: Path, assumed: AssumptionsSpec) -> tuple[Observations, list[Outlier]]:

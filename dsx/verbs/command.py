@@ -21,6 +21,7 @@ import typer
 
 import dsx
 from dsx.errors import DsxError, InputError, NothingFeasible, SpecError, did_you_mean
+from dsx.text import Data
 from dsx.units import parse_count, parse_share, parse_size
 
 if TYPE_CHECKING:
@@ -316,25 +317,25 @@ app = typer.Typer(
 )
 
 
-class Values(dict[str, Any]):
+class Values(Data):
     """The values of a command's options by argument; None for options that are not given."""
 
     flags: Mapping[str, str]  # by argument
     defaults: Mapping[str, object]  # of the command's options
 
-    def of(self, function: str) -> dict[str, Any]:
+    def of(self, function: str) -> Data:
         """Return the stated arguments of a function, "best.best"."""
         arguments = signature_of(function).arguments
         return {name: value for name, value in self.items() if value is not None and name in arguments}
 
-    def job(self, row: str = "", **changes: Any) -> "dsx.Job":
+    def job(self, row: str = "", **changes: object) -> "dsx.Job":
         """Return the job of the options, with other values of some.
 
         Raises InputError, with how a `row` is given instead of a plan, if options that a job needs are missing.
         """
         if row:
             self.need(NEEDED, f"a plan needs them; for a row of a result set give {row}")
-        return dsx.Job(**(self.of(OF_JOB) | changes))
+        return dsx.Job(**{**self.of(OF_JOB), **changes})
 
     def stated(self, *options: str) -> list[str]:
         """Return the flags of those options that are given."""

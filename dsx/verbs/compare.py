@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsx.errors import file_path
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.progress import warn
 from dsx.results.compare import FITS, NOT_THERE, SETTINGS
 from dsx.results.compare import compare as compared
-from dsx.results.frames import column_list
+from dsx.results.frames import Frame, column_list
 from dsx.results.manifest import Manifest
 from dsx.results.sets import as_plans, load, load_chosen, read_manifest
 from dsx.tables.format import hardware_text, hardware_title, table, whole_plan_text
@@ -104,7 +104,7 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
     for side, folder in zip("ab", folders, strict=True):
         ids = rows[f"candidate_{side}"].dropna().unique()
 
-        def choose(frame: Any, ids: object = ids) -> "pd.DataFrame":
+        def choose(frame: Frame, ids: object = ids) -> "pd.DataFrame":
             return frame[frame["candidate"].isin(ids)].drop_duplicates("candidate")
 
         plans |= {row["plan"]["candidate"]: row["plan"] for row in as_plans(load_chosen(folder, ["candidate"], choose))}
@@ -197,7 +197,7 @@ def _summary_text(summary: Data) -> str:
 
 
 def _warn_of_limits(
-    folders: Sequence[Path], manifests: Sequence[Manifest], rows: Any, differences: Iterable[str]
+    folders: Sequence[Path], manifests: Sequence[Manifest], rows: Frame, differences: Iterable[str]
 ) -> None:
     """Warn of what limits a comparison."""
     a, b = folders

@@ -17,7 +17,7 @@ from dsx.pricing.one_plan import PricedPlan as Priced
 from dsx.pricing.one_plan import operator_costs
 from dsx.pricing.problem import Problem
 from dsx.tables.job import job_text, step_text
-from dsx.tables.plans import extrapolated_text, filled_text, margin_text, placement_text, plans_frame
+from dsx.tables.plans import extrapolated_text, margin_text, placement_text, plans_frame
 from dsx.tables.terms import (
     costs_text,
     coverage_data,
@@ -131,10 +131,11 @@ class Evaluation(Answer):
     def _title(self) -> list[str]:
         """Return lines on the plan and its job, and on what was filled in."""
         strategy = printable(self.problem.strategies[0])
+        filled = " ".join(f"{name}={share}" for name, share in self.priced.filled.items())
         lines = [
             f"{job_text(self.problem, self.plan['num_gpus'])}, {strategy}: {self.plan.text}",
             step_text(self.plan["global_batch_size"], self.plan["sequence_length"]),
-            filled_text(self.plan, self.priced.filled),
+            f"{filled} filled in rank order, {self.plan['order']}" if filled else "",
             counted_ends_text(self.plan, self.problem),
         ]
         return [*filter(None, lines)]

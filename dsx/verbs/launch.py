@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dsx import __version__
 from dsx.config.search_path import shown
@@ -104,7 +104,7 @@ def launch(
     if isinstance(job, Job):
         if hardware:
             raise InputError("hardware: a job has its cluster; only a row of a result set is chosen by it")
-        cut: Any = {"strategy": strategy, "partition": partition, "framework": frame.limits}
+        cut: Data = {"strategy": strategy, "partition": partition, "framework": frame.limits}
         evaluation = evaluate(checked(job), plan, **cut, **choices)  # pyright: ignore[reportArgumentType]
         problem, priced, cluster = evaluation.problem, evaluation.priced, job.cluster
     elif isinstance(job, str | os.PathLike):
