@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    # isort: off
     from dsx import errors as errors
     from dsx import pictures as plot  # noqa: F401
     from dsx.pictures.image_file import image_format as image_format
@@ -26,58 +27,34 @@ if TYPE_CHECKING:
     from dsx.results.sets import load as load
     from dsx.verbs import trace as trace
     from dsx.verbs.arguments import keep_compiled as keep_compiled
-    from dsx.verbs.best import BestPlans as BestPlans
-    from dsx.verbs.best import best as best
-    from dsx.verbs.calibrate import Calibrated as Calibrated
-    from dsx.verbs.calibrate import calibrate as calibrate
-    from dsx.verbs.clusters import ClusterTimes as ClusterTimes
-    from dsx.verbs.clusters import cluster_times as cluster_times
-    from dsx.verbs.compare import Comparison as Comparison
-    from dsx.verbs.compare import compare_sets as compare_sets
-    from dsx.verbs.evaluate import Evaluation as Evaluation
-    from dsx.verbs.evaluate import evaluate as evaluate
-    from dsx.verbs.import_hf import Imported as Imported
-    from dsx.verbs.import_hf import import_hf as import_hf
+    from dsx.verbs.best import BestPlans as BestPlans, best as best
+    from dsx.verbs.calibrate import Calibrated as Calibrated, calibrate as calibrate
+    from dsx.verbs.clusters import ClusterTimes as ClusterTimes, cluster_times as cluster_times
+    from dsx.verbs.compare import Comparison as Comparison, compare_sets as compare_sets
+    from dsx.verbs.evaluate import Evaluation as Evaluation, evaluate as evaluate
+    from dsx.verbs.import_hf import Imported as Imported, import_hf as import_hf
     from dsx.verbs.job import Job as Job
-    from dsx.verbs.launch import LaunchFiles as LaunchFiles
-    from dsx.verbs.launch import check_launch as check_launch
-    from dsx.verbs.launch import launch as launch
-    from dsx.verbs.layer import LayerDescription as LayerDescription
-    from dsx.verbs.layer import layer as layer
-    from dsx.verbs.list import names as names
-    from dsx.verbs.list import parameters as parameters
-    from dsx.verbs.measure import Measured as Measured
-    from dsx.verbs.measure import measure as measure
-    from dsx.verbs.pareto import Front as Front
-    from dsx.verbs.pareto import front as front
-    from dsx.verbs.partition import Partition as Partition
-    from dsx.verbs.partition import TablePartition as TablePartition
-    from dsx.verbs.partition import partition as partition
+    from dsx.verbs.launch import LaunchFiles as LaunchFiles, check_launch as check_launch, launch as launch
+    from dsx.verbs.layer import LayerDescription as LayerDescription, layer as layer
+    from dsx.verbs.list import names as names, parameters as parameters
+    from dsx.verbs.measure import Measured as Measured, measure as measure
+    from dsx.verbs.pareto import Front as Front, front as front
+    from dsx.verbs.partition import Partition as Partition, TablePartition as TablePartition, partition as partition
     from dsx.verbs.partition import partition_table as partition_table
     from dsx.verbs.place import place as place
     from dsx.verbs.plot import draw as draw
-    from dsx.verbs.report import Report as Report
-    from dsx.verbs.report import report as report
-    from dsx.verbs.several_jobs import SeveralJobs as SeveralJobs
-    from dsx.verbs.several_jobs import several_jobs as several_jobs
-    from dsx.verbs.show import ShownSet as ShownSet
-    from dsx.verbs.show import show as show
-    from dsx.verbs.sweep import Swept as Swept
-    from dsx.verbs.sweep import SweptShard as SweptShard
-    from dsx.verbs.sweep import finish_sweep as finish_sweep
-    from dsx.verbs.sweep import sweep as sweep
+    from dsx.verbs.report import Report as Report, report as report
+    from dsx.verbs.several_jobs import SeveralJobs as SeveralJobs, several_jobs as several_jobs
+    from dsx.verbs.show import ShownSet as ShownSet, show as show
+    from dsx.verbs.sweep import Swept as Swept, SweptShard as SweptShard, finish_sweep as finish_sweep, sweep as sweep
     from dsx.verbs.sweep import sweep_shard as sweep_shard
-    from dsx.verbs.training_run import TrainingRun as TrainingRun
-    from dsx.verbs.training_run import training_run as training_run
-    from dsx.verbs.validate import Validation as Validation
-    from dsx.verbs.validate import validate as validate
-    from dsx.verbs.why import Explanation as Explanation
-    from dsx.verbs.why import why as why
-    from dsx.verbs.why import why_row as why_row
+    from dsx.verbs.training_run import TrainingRun as TrainingRun, training_run as training_run
+    from dsx.verbs.validate import Validation as Validation, validate as validate
+    from dsx.verbs.why import Explanation as Explanation, why as why, why_row as why_row
+    # isort: on
 
     __version__: str
 
-# Each name with the module that has it.
 # The names of each module.
 _NAMES = {
     "pictures.image_file": "image_format",
