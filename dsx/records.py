@@ -15,33 +15,15 @@ what compiles calls `make_pytrees` first, and `tree_map` does what `jax.tree.map
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast, dataclass_transform
-from typing import Annotated as Bool
-from typing import Annotated as Float
-from typing import Annotated as Int
-from typing import Annotated as Real
+from typing import Annotated as Bool  # noqa: F401
+from typing import Annotated as Float  # noqa: F401
+from typing import Annotated as Int  # noqa: F401
+from typing import Annotated as Real  # noqa: F401
 
 import numpy as np
 
 if TYPE_CHECKING:
     import jax
-
-__all__ = [
-    "Array",
-    "ArrayLike",
-    "Bool",
-    "Float",
-    "Int",
-    "Real",
-    "column",
-    "columns",
-    "leaves",
-    "make_pytrees",
-    "make_record",
-    "record",
-    "static",
-    "tree_leaves",
-    "tree_map",
-]
 
 T = TypeVar("T")
 if TYPE_CHECKING:
