@@ -99,9 +99,8 @@ def cluster_times(
     by_target = split(assignments("set", set))
     for target in ("model", "sweep"):
         for path, value in by_target[target]:
-            raise InputError(
-                f"--set {target}.{path}={value}: clusters show reads no {target}; it has cluster.* and assumptions.*"
-            )
+            reads = f"clusters show reads no {target}; it has cluster.* and assumptions.*"
+            raise InputError(f"--set {target}.{path}={value}: {reads}")
     spec = load_cluster(cluster, by_target["cluster"])
     assumed = load_assumptions(assumptions, by_target["assumptions"])
     network = cluster_from_spec(spec).network

@@ -187,10 +187,9 @@ def _summary_text(summary: Data) -> str:
         f"Rows: {summary['rows_a']:,} in A, {summary['rows_b']:,} in B, {summary['joined']:,} in both.",
     ]
     if summary["fit_in_both"]:
-        lines.append(
-            f"Of those {summary['fit_in_both']:,} fit in both: B takes {summary['ratio_median']:.3f} times as long as "
-            f"A in the median, {summary['ratio_min']:.3f} to {summary['ratio_max']:.3f}."
-        )
+        median, *ends = (f"{summary[f'ratio_{name}']:.3f}" for name in ("median", "min", "max"))
+        times = f"B takes {median} times as long as A in the median, {' to '.join(ends)}"
+        lines.append(f"Of those {summary['fit_in_both']:,} fit in both: {times}.")
     if summary["fit_in_a_only"] or summary["fit_in_b_only"]:
         lines.append(f"{summary['fit_in_a_only']:,} fit in A alone, {summary['fit_in_b_only']:,} in B alone.")
     return "\n".join(lines)

@@ -492,7 +492,6 @@ def with_margin(job: Job, margin: float | None) -> Job:
 def checked(job: Job) -> Job:
     """Return the job; raise InputError if it is not a Job."""
     if not isinstance(job, Job):
-        raise InputError(
-            f"{job!r:.60} is not a job: make one with dsx.Job(model, cluster, num_gpus=..., global_batch_size=...)"
-        )
+        call = "dsx.Job(model, cluster, num_gpus=..., global_batch_size=...)"
+        raise InputError(f"{job!r:.60} is not a job: make one with {call}")
     return job

@@ -179,9 +179,8 @@ def _folder(out: str | Path) -> Path:
     folder = file_path("out", out)
     parent = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise StoreError(
-            f"launch files go to {shown(folder)}: {shown(parent)} is no folder that may be written; choose another one"
-        )
+        fault = f"{shown(parent)} is no folder that may be written; choose another one"
+        raise StoreError(f"launch files go to {shown(folder)}: {fault}")
     _check_own(folder, [SCRIPT])
     return folder
 

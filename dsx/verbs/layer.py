@@ -177,9 +177,8 @@ def stated_layer(
             )
         values[letter] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
         if not 1 <= values[letter] <= LARGEST_COUNT:
-            raise InputError(
-                f"--set {assignment}: {letter} must be a whole number of at least 1 and at most {LARGEST_COUNT}"
-            )
+            wanted = f"a whole number of at least 1 and at most {LARGEST_COUNT}"
+            raise InputError(f"--set {assignment}: {letter} must be {wanted}")
     return StatedLayer(built, assumed, defaults, values)
 
 

@@ -171,20 +171,14 @@ class Measured(Answer):
         untimed: dict[str, list[str]] = {}
         for kernel in self.left_out:
             untimed.setdefault(kernel["why_not"], []).append(_name(kernel))
-        remarks = [
-            f"{counted(len(names), 'kernel')} not measured ({reason}): {_first(names)}"
-            for reason, names in untimed.items()
-        ]
+        lacking = [(counted(len(names), "kernel"), reason, names) for reason, names in untimed.items()]
+        remarks = [f"{number} not measured ({reason}): {_first(names)}" for number, reason, names in lacking]
         if loose:
             times = f"{counted(len(loose), 'time')} with a spread above {100 * _LARGE:.0f} % between the quartiles"
             remarks = [f"{times}; was something else running? {_first(loose)}", *remarks]
-        return paragraphs(
-            [
-                "\n".join([head, *([table(header, kernels, text=(0, 1, 2, 3))] if kernels else [])]),
-                table(of_collectives, collectives) if collectives else "",
-                "\n".join(remarks),
-            ]
-        )
+        of_kernels = "\n".join([head, *([table(header, kernels, text=(0, 1, 2, 3))] if kernels else [])])
+        of_network = table(of_collectives, collectives) if collectives else ""
+        return paragraphs([of_kernels, of_network, "\n".join(remarks)])
 
 
 def _name(kernel: DataView) -> str:

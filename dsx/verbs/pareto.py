@@ -67,9 +67,8 @@ def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot
     folder, chosen = file_path("folder", folder), column_list("objectives", objectives)
     picture = None if plot is None else file_path("plot", plot)
     if plot is not None and len(chosen) == 1:
-        raise InputError(
-            f"--plot {plot} draws two objectives, and {chosen[0]} is one: add another, as in --objective mfu"
-        )
+        single = f"{chosen[0]} is one: add another, as in --objective mfu"
+        raise InputError(f"--plot {plot} draws two objectives, and {single}")
     names = [column_of(objective) for objective in chosen]
     plans = as_plans(load_chosen(folder, ["reject", *names], lambda frame: front_of(frame, *chosen)))
     if picture is not None:

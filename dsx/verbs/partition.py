@@ -90,10 +90,8 @@ class Partition(Answer):
         from dsx.pictures.image_file import save
         from dsx.pictures.stage_bars import placement_of, stages
 
-        title = (
-            f"{self.job.model.name} on {self.job.num_gpus} x {self.job.cluster.label}: "
-            f"step {format_quantity(self.step_time_s, 's')}\n{self.plan.text}"
-        )
+        job, step = self.job, format_quantity(self.step_time_s, "s")
+        title = f"{job.model.name} on {job.num_gpus} x {job.cluster.label}: step {step}\n{self.plan.text}"
         tiers = [tier.name for tier in self.problem.cluster.network.tiers]
         save(stages(self.stages, placement_of(self.plan, tiers), title), path)
         remark(f"wrote {path}")
@@ -283,9 +281,8 @@ def partition_table(
     least = smallest(problem)
     if least is None:
         fewest = min(width.devices_per_stage for width in problem.widths)
-        raise NothingFeasible(
-            f"no plan: a stage takes {counted(fewest, 'device')} at least, and there are {num_devices}"
-        )
+        takes = counted(fewest, "device")
+        raise NothingFeasible(f"no plan: a stage takes {takes} at least, and there are {num_devices}")
     needed, has = least.memory_bytes, problem.device_bytes
     raise NothingFeasible(
         f"no plan fits: the one that needs least memory needs {format_quantity(needed, 'bytes')} on a device, which "

@@ -330,10 +330,8 @@ def _title(placed: DataView) -> str:
         f"where transfers share links: {_time(contended)}{slower}",
     ]
     if reduced and reduced["alpha"] in placed["found_by"]:
-        lines.append(
-            f"reduced to {counted(reduced['operators'], 'operator')} in {counted(reduced['groups'], 'group')} "
-            f"(alpha {_time(reduced['alpha_s'])}, {reduced['alpha']})"
-        )
+        sizes = f"{counted(reduced['operators'], 'operator')} in {counted(reduced['groups'], 'group')}"
+        lines.append(f"reduced to {sizes} (alpha {_time(reduced['alpha_s'])}, {reduced['alpha']})")
     if placed["stopped"]:
         lines.append("stopped early: the best so far")
     return printable("\n".join(lines), keep="\n")
@@ -372,10 +370,8 @@ def _bandwidth(allocation: DataView | None) -> str:
         f"uniform shares: step {uniform}; a tree, one NIC's for any two: {tree}",
     ]
     if allocation["scheme"] == "joint":
-        pairs = [
-            [pair.replace("->", " to "), format_quantity(rate, "bytes/s")]
-            for pair, rate in allocation["bytes_per_s"].items()
-        ]
+        rates = allocation["bytes_per_s"].items()
+        pairs = [[pair.replace("->", " to "), format_quantity(rate, "bytes/s")] for pair, rate in rates]
         more = f"\n... and {len(pairs) - _PAIRS} more pairs (--json has all)" if len(pairs) > _PAIRS else ""
         lines.append(table(["servers", "bandwidth"], pairs[:_PAIRS]) + more)
     return "\n".join(filter(None, lines))
@@ -419,9 +415,8 @@ def _graph(graph: GraphLike | None, model: Given | None, hardware: PlacementHard
     if isinstance(graph, Mapping):
         return graph_of(parse_operator_graph(stated_in_code(dict(graph), "graph"))), "graph"
     if not isinstance(graph, str | Path):
-        raise wrong(
-            "graph", graph, "a JSON file is wanted, FILE.py:NAME, its content as a dict, or a graph of dsx.place"
-        )
+        wanted = "a JSON file is wanted, FILE.py:NAME, its content as a dict, or a graph of dsx.place"
+        raise wrong("graph", graph, wanted)
     name = str(graph)
     if ".py:" not in name and not name.endswith(".py"):
         return graph_of(read_operator_graph(name)), name
@@ -463,10 +458,8 @@ def _stated(hardware: PlacementHardware, number: int) -> Devices:
     size = 1 if hardware.gpus_per_server is None else count("--gpus-per-server", hardware.gpus_per_server)
     if number % size:
         near = [size * max(number // size, 1), size * (number // size + 1)]
-        raise InputError(
-            f"--gpus-per-server {size} does not divide --devices {number}: "
-            f"{' or '.join(map(str, dict.fromkeys(near)))} devices would do"
-        )
+        counts = " or ".join(map(str, dict.fromkeys(near)))
+        raise InputError(f"--gpus-per-server {size} does not divide --devices {number}: {counts} devices would do")
     if size > 1 and intra is None:
         raise InputError("--intra is missing: the bandwidth between the GPUs of a server, as in 50GB/s")
     if size == 1 and intra is not None:

@@ -76,9 +76,8 @@ def draw(
     manifest = read_manifest(folder)
     of_sweep = manifest.sweep.plot.model_dump() if manifest.sweep.plot else {}
     if "kind" not in options and not of_sweep:
-        raise InputError(
-            f"the sweep of {folder} has no 'plot': add --kind {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}"
-        )
+        *kinds, last = KINDS
+        raise InputError(f"the sweep of {folder} has no 'plot': add --kind {', '.join(kinds)} or {last}")
     # Arguments change the picture of the sweep, unless they are of one of another kind.
     same = of_sweep and options.get("kind", of_sweep["kind"]) == of_sweep["kind"]
     draw_picture(folder, {**of_sweep, **options} if same else options, path)

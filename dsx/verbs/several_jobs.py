@@ -83,16 +83,14 @@ class SeveralJobs(PricedPlans):
         where = ", ".join(f"{self._gpus(job)} with a batch of {job.global_batch_size:,}" for job in without_plan)
         best, (gpus, batch) = self.best.job, _sizes(self.best.job)
         cluster = f"--cluster {best.cluster.name} " if len(self._clusters) > 1 else ""
+        alone = f"{cluster}--num-gpus {gpus} --global-batch-size {batch}"
         return paragraphs(
             [
                 jobs_text(self.priced, self.best.problem, self.objective),
                 no_faster_text(self.priced),
                 wrapped(f"no plan fits on {where}") if where else "",
                 choices_text(f"the best, on {self._gpus(best)} with a batch of {batch:,}", self.plan),
-                wrapped(
-                    f"{cluster}--num-gpus {gpus} --global-batch-size {batch} alone shows its simplest and its "
-                    "leanest plan too, and launch flags."
-                ),
+                wrapped(f"{alone} alone shows its simplest and its leanest plan too, and launch flags."),
             ]
         )
 

@@ -162,8 +162,8 @@ def _set_text(manifest: Manifest) -> str:
         ["tokens a step", ", ".join(f"{size * sweep.tokens:,}" for size in sweep.global_batch_size)],
         ["strategy", ", ".join(manifest.names["strategy"])],
         *(
-            [name, ", ".join(hardware_text(name, v) for v in values)]
-            for name, values in what_if_values(manifest).items()
+            [name, ", ".join(hardware_text(name, v) for v in listed)]
+            for name, listed in what_if_values(manifest).items()
         ),
         ["assumptions", f"{sweep.resolved.assumptions.name}, in {manifest.precision}"],
         ["sweep file", manifest.spec_file or "-"],

@@ -471,11 +471,9 @@ class SweepRun:
         counts = manifest.counts or Counts(0, 0, {})
         num_rows = sum(part.rows for part in manifest.parts)
         rate = f" in {seconds:.1f} s ({rate_text(self._priced / max(seconds, 1e-9))})" if self._priced else ""
-        remark(
-            f"{counts_text(counts)}; {self._priced:,} priced now{rate}; "
-            f"{steps_text(spec.global_batch_size, self.problems[0].sequence_length)}; "
-            f"{counted(num_rows, 'row')} in {self.folder}"
-        )
+        steps = steps_text(spec.global_batch_size, self.problems[0].sequence_length)
+        priced = f"{counts_text(counts)}; {self._priced:,} priced now{rate}"
+        remark(f"{priced}; {steps}; {counted(num_rows, 'row')} in {self.folder}")
         varied = [*(["cluster"] if len(self.inputs) > 1 else []), *spec.what_if.fields]
         of_keep = spec.keep.per if isinstance(spec.keep, KeepTop) else []
         per = [*varied, *(name for name in dict.fromkeys(of_keep) if name not in varied)]
@@ -484,10 +482,8 @@ class SweepRun:
             rows = len(times.rows)
             covered = coverage(self.problems[0], plans[0]["plan"]) if plans else None
             of_plan = f"; {known_text(covered, 'the fastest')}" if covered else ""
-            number = rows - len(idle_rows(self.problems[0]))
-            remark(
-                f"{number} of {counted(rows, 'row')} of {spec.operator_times} are of kernels of these plans{of_plan}"
-            )
+            used = f"{rows - len(idle_rows(self.problems[0]))} of {counted(rows, 'row')} of {spec.operator_times}"
+            remark(f"{used} are of kernels of these plans{of_plan}")
         if len(plans) == _GROUPS_SHOWN:
             remark(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {self.folder} shows others")
         why = "" if counts.feasible else self._why_infeasible()

@@ -163,9 +163,8 @@ def replay(
         has = f"the cluster has {machine.network.nvs.size} in one"
         remark(f"the ranks are placed {domain} to a fast domain, as they were traced; {has}")
     if unused := len(opened.files) - len(used.files):
-        remark(
-            f"{counted(unused, 'file')} left out: the ranks {', '.join(map(str, used.files))} stand for their stages"
-        )
+        members = ", ".join(map(str, used.files))
+        remark(f"{counted(unused, 'file')} left out: the ranks {members} stand for their stages")
     ranks: dict[int, RankTrace] = {}
     with progress(len(used.files), "read", watcher(watch)) as advance:
         for trace in traces(used, tensors=False):
@@ -174,10 +173,8 @@ def replay(
     for trace in ranks.values():
         used = used.with_groups(trace)
     # A replay says itself where ranks wait for each other.
-    faults = [
-        fault for fault in check(used, [*ranks.values()]) if not fault.is_note and fault.what != CONTRADICTORY_ORDER
-    ]
-    if faults:
+    checked = check(used, [*ranks.values()])
+    if faults := [fault for fault in checked if not fault.is_note and fault.what != CONTRADICTORY_ORDER]:
         more = f"; dsx trace inspect lists all ({len(faults)})" if len(faults) > 1 else ""
         raise TraceError(f"{used.path}: {faults[0]}{more}")
     everyone = dict.fromkeys(WORLD, range(used.num_ranks))
@@ -226,20 +223,15 @@ def _timeline(path: Path) -> Iterator[Emit]:
 
 def _remark_on_manifest(opened: TraceFolder, assumptions: AssumptionsSpec, slow: Mapping[int, float]) -> None:
     """Say where a replay differs from what the manifest says of the trace."""
-    traced, runs, software, slow_then = (
-        opened.manifest.get(name) for name in ("assumptions", "framework", "stack", "slow")
-    )
+    traced, runs, software, slow_then = map(opened.manifest.get, ("assumptions", "framework", "stack", "slow"))
     if isinstance(traced, str) and traced != assumptions.name:
         remark(f"the trace was written under {traced}; the replay is under {assumptions.name} (--assumptions)")
     if isinstance(runs, str) and runs != assumptions.framework:
-        remark(
-            f"the trace was written as {runs} runs it; the replay is as {assumptions.framework} runs it (--framework)"
-        )
+        written = f"the trace was written as {runs} runs it"
+        remark(f"{written}; the replay is as {assumptions.framework} runs it (--framework)")
     elif isinstance(software, str) and software != assumptions.stack:
-        remark(
-            f"the trace was written with the software {software}; the replay is with {assumptions.stack} "
-            "(--set assumptions.stack)"
-        )
+        written = f"the trace was written with the software {software}"
+        remark(f"{written}; the replay is with {assumptions.stack} (--set assumptions.stack)")
     if isinstance(slow_then, list) and slow_then and not slow:
         shown = ", ".join([*map(str, slow_then[:_SHOWN]), *(["..."] if len(slow_then) > _SHOWN else [])])
         remark(
@@ -275,18 +267,16 @@ def _slowest(ranks: Sequence[RankTimes]) -> str:
     slowest = max(ranks, key=lambda rank: rank.step_s)
     named = {name: seconds for name, seconds in _parts(slowest).items() if seconds > 0}
     of = shares([*named.values()], slowest.step_s)
-    rows = [
-        [name, format_quantity(seconds, "s"), part] for (name, seconds), part in zip(named.items(), of, strict=True)
-    ]
+    times = [format_quantity(seconds, "s") for seconds in named.values()]
+    rows = [list(row) for row in zip(named, times, of, strict=True)]
     return table([f"rank {slowest.rank}", "time", ""], rows)
 
 
 def _ranks(ranks: Sequence[RankTimes]) -> str:
     """Return a row for all ranks whose row is the same."""
     parts = {rank.rank: _parts(rank) for rank in ranks}
-    columns = [
-        name for name in (parts[ranks[0].rank] if ranks else ()) if any(part[name] > 0 for part in parts.values())
-    ]
+    names = parts[ranks[0].rank] if ranks else ()
+    columns = [name for name in names if any(part[name] > 0 for part in parts.values())]
     by_cells: dict[tuple[str, ...], list[int]] = {}
     for rank in ranks:
         seconds = (rank.step_s, *(parts[rank.rank][name] for name in columns))

@@ -304,9 +304,8 @@ def write_layer(
     values = {**request.defaults, **request.sizes}
     missing = sorted(letter for letter in layer.letters - {"activation_bytes"} if letter not in values)
     if missing:
-        raise InputError(
-            f"layer {layer.name!r} needs sizes: {', '.join(f'{letter}=...' for letter in missing)} (--set)"
-        )
+        sizes_text = ", ".join(f"{letter}=..." for letter in missing)
+        raise InputError(f"layer {layer.name!r} needs sizes: {sizes_text} (--set)")
     machine, priced = None, None
     if cluster is not None:
         described = load_cluster(cluster)

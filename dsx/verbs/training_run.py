@@ -185,12 +185,10 @@ class TrainingRun(PricedPlans):
         if job.cluster.failures is None:
             last.append("failures and checkpoints are not counted: the cluster states no failures")
         numbers = listed([answer.job.num_gpus for answer in self.answers], "GPU")
-        last.append(
-            wrapped(
-                f"compared: {numbers} with a batch of {job.global_batch_size:,}; another batch suits other "
-                "numbers of GPUs, which --num-gpus and --global-batch-size compare"
-            )
+        compared = (
+            f"compared: {numbers} with a batch of {job.global_batch_size:,}; another batch suits other numbers of "
         )
+        last.append(wrapped(f"{compared}GPUs, which --num-gpus and --global-batch-size compare"))
         if not self.priced:
             return "\n".join((*head, self.infeasible))
         table = counts_text(self.priced, self.goal)
@@ -362,11 +360,9 @@ def _paid(plan: Priced) -> list[str]:
     """Return what a run takes: money and energy where they are known, and GPU hours."""
     cost, energy = plan[COST], plan["energy_kwh"]
     factor, unit = next((pair for pair in _ENERGY if energy >= pair[0]), _ENERGY[-1])
-    return [
-        *([f"{_rounded(cost)} USD"] if math.isfinite(cost) else []),
-        f"{_rounded(plan[HOURS])} GPU hours",
-        *([f"{energy / factor:.3g} {unit}"] if math.isfinite(energy) else []),
-    ]
+    money = [f"{_rounded(cost)} USD"] if math.isfinite(cost) else []
+    used = [f"{energy / factor:.3g} {unit}"] if math.isfinite(energy) else []
+    return [*money, f"{_rounded(plan[HOURS])} GPU hours", *used]
 
 
 def counts_text(plans: Sequence[Priced], goal: Goal) -> str:
@@ -395,15 +391,13 @@ def missed_text(plans: Sequence[Priced], goal: Goal, train_tokens: float) -> str
     if goal.deadline_days is not None and not in_time:
         nearest = fastest(plans)
         tokens = _rounded(train_tokens * goal.deadline_days / nearest[DAYS])
-        parts.append(
-            f"the fastest takes {_told(nearest)}, and trains {tokens} tokens in {counted(goal.deadline_days, 'day')}"
-        )
+        within = counted(goal.deadline_days, "day")
+        parts.append(f"the fastest takes {_told(nearest)}, and trains {tokens} tokens in {within}")
     if goal.budget_usd is not None and not paid_for:
         nearest = cheapest(plans)
         tokens = _rounded(train_tokens * goal.budget_usd / nearest[COST])
-        parts.append(
-            f"the cheapest takes {_told(nearest)}, and trains {tokens} tokens for {format_total(goal.budget_usd)} USD"
-        )
+        cost = format_total(goal.budget_usd)
+        parts.append(f"the cheapest takes {_told(nearest)}, and trains {tokens} tokens for {cost} USD")
     if in_time and paid_for:
         parts.append(f"the cheapest in time takes {_told(cheapest(in_time))}")
         parts.append(f"the fastest that is paid for {_told(fastest(paid_for))}")
