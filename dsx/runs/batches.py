@@ -13,6 +13,7 @@ collective library (`overhead`).
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -77,10 +78,11 @@ class Strategies:
     """The model of a setup under the strategy that its degrees need; each kind of layer is derived once."""
 
     def __init__(self, assumptions: AssumptionsSpec) -> None:
-        self._assumptions = assumptions
         self._strategies = strategy_names()
         self._of_setup: dict[Hashable, tuple[AssumptionsSpec, Model] | UnmodelledReason] = {}
-        self._of_stack: dict[Hashable, AssumptionsSpec] = {}
+        self._of_stack = cache(
+            lambda stack, platform: on_platform(assumptions.of_stack(stack) if stack else assumptions, platform)
+        )
         self._specs: dict[Hashable, AssumptionsSpec] = {}
         self._built: dict[Hashable, Model | NotationError] = {}
 
@@ -93,26 +95,15 @@ class Strategies:
         return _once(self._of_setup, key, lambda: self._model_of(setup))
 
     def _model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | UnmodelledReason:
-        stack, platform = setup.stack, setup.cluster.device.software
-        of_stack = _once(
-            self._of_stack,
-            (stack, platform),
-            lambda: on_platform(self._assumptions if stack is None else self._assumptions.of_stack(stack), platform),
-        )
+        of_stack = self._of_stack(setup.stack, setup.cluster.device.software)
         of_plan = for_plan(of_stack, setup.plan.codes)
         effects = tuple(getattr(of_plan, name) for name in of_stack.conditions.stated)
 
         def make() -> AssumptionsSpec:
             unfused = {} if setup.fused_attention else of_plan.unfused_attention
             tables = [table for name, table in of_plan.unfused_operators.items() if name in setup.unfused]
-            return of_plan.model_copy(
-                update={
-                    "set": of_plan.set | of_plan.set_in_runs | unfused,
-                    "operators": [*of_plan.operators, *tables],
-                    "linear_dtype": setup.precision,
-                    **setup.assumptions,
-                }
-            )
+            layers = {"set": of_plan.set | of_plan.set_in_runs | unfused, "operators": [*of_plan.operators, *tables]}
+            return of_plan.model_copy(update=layers | {"linear_dtype": setup.precision, **setup.assumptions})
 
         spec = _once(self._specs, (effects, *_selects_set(setup)), make)
         faults: list[NotationError] = []
@@ -125,9 +116,8 @@ class Strategies:
         if len(faults) == len(self._strategies):
             raise faults[0]
         degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
-        return UnmodelledReason(
-            "no strategy divides the model this way", f"{degrees}, etp={setup.etp}, sp={int(setup.sp)}"
-        )
+        detail = f"{degrees}, etp={setup.etp}, sp={int(setup.sp)}"
+        return UnmodelledReason("no strategy divides the model this way", detail)
 
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
         """Return the model under a strategy, or the error if the strategy cannot divide a layer definition."""

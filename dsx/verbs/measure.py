@@ -57,21 +57,13 @@ if TYPE_CHECKING:
 _SPREAD = {"tp": (1, 2, 4, 8), "microbatch_size": (1, 2, 4)}
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPlans:
-    """Plans of a model under one strategy and sequence length, as a key table."""
-
-    model: Model
-    assumptions: AssumptionsSpec
-    sequence_length: int
-    keys: Mapping[str, np.ndarray]
+# Plans of a model under one strategy and sequence length, as a key table: the arguments of `cases_of`.
+MeasuredPlans = tuple[Model, AssumptionsSpec, int, Mapping[str, np.ndarray]]
 
 
 def cases(plans: Sequence[MeasuredPlans]) -> list[Case]:
     """Return the distinct kernels of several plans, in the order in which they are measured."""
-    of_plans = [
-        case for plan in plans for case in cases_of(plan.model, plan.assumptions, plan.sequence_length, plan.keys)
-    ]
+    of_plans = [case for plan in plans for case in cases_of(*plan)]
     return in_turn({case.key: case for case in reversed(of_plans)}.values())
 
 
@@ -98,7 +90,7 @@ def _spread_of_model(
             f"strategy {assumed.default_strategy!r} runs none of tp={','.join(map(str, _SPREAD['tp']))} on model "
             f"{spec.name!r}: give a job, with --cluster, --num-gpus and --global-batch-size"
         )
-    return [MeasuredPlans(built, assumed, length, {name: column[good] for name, column in keys.items()})]
+    return [(built, assumed, length, {name: column[good] for name, column in keys.items()})]
 
 
 _KERNELS = 0.75  # share of the time that kernels have where collectives are timed too
@@ -323,7 +315,7 @@ def _plans(
     for plan in plans:
         groups.setdefault((plan["strategy"], int(plan["sequence_length"])), []).append(key_of(plan))
     return [
-        MeasuredPlans(*models[strategy], length, {name: np.concatenate([keys[name] for keys in of]) for name in of[0]})
+        (*models[strategy], length, {name: np.concatenate([keys[name] for keys in of]) for name in of[0]})
         for (strategy, length), of in groups.items()
     ]
 

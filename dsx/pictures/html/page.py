@@ -84,41 +84,34 @@ def _leaves(value: object, sources: Sources, path: str = "") -> Iterator[tuple[s
         yield path, value
 
 
-@dataclass(frozen=True)
-class _PricedFile:
-    """A file as it was priced, `content`, beside the file of today, which is empty if it cannot be read."""
+def _files(manifest: Manifest) -> Iterator[tuple[str, Mapping[str, object], list[tuple[str, object, str]]]]:
+    """Yield the kind and content of each priced file, the assumption set and then the clusters, and its values.
 
-    content: Mapping[str, object]
-    today: Mapping[str, object]
-    sources: Sources
-
-    def values(self) -> Iterator[tuple[str, object, str]]:
-        """Yield each value with its dotted path and its source."""
-        for path, value in _leaves(self.content, self.sources):
-            today: object = self.today
-            for key in path.split("."):
-                today = today.get(key) if isinstance(today, Mapping) else None
-            source = self.sources.get(path, "" if self.today else "no source in a file of today")
-            yield path, value, _CHANGED if self.today and today != value else source
-
-
-def _files(manifest: Manifest) -> Iterator[tuple[str, _PricedFile]]:
-    """Yield the assumption set and the clusters of a sweep, with their kind."""
+    Values have their dotted path and their source, of the file of today if that can be read.
+    """
     spec, resolved = manifest.spec, manifest.spec["resolved"]
     near = Path(manifest.spec_file) if manifest.spec_file else None
     clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
-    today, sources = {}, {}
-    with suppress(InputError):
-        statement = with_stack(tuple(statements(AssumptionsSpec, spec["assumptions"], near)))
-        today = load_assumptions(spec["assumptions"], (), near).model_dump(mode="json")
-        sources = dict(_sources(merged(statement).data))
-    yield "assumptions", _PricedFile(resolved["assumptions"], today, sources)
-    for file, content in zip(clusters, resolved["clusters"], strict=True):
+    of_clusters = zip(clusters, resolved["clusters"], strict=True)
+    named = [(spec["assumptions"], resolved["assumptions"]), *of_clusters]
+    for number, (file, content) in enumerate(named):
         today, sources = {}, {}
         with suppress(InputError):
-            today = load_cluster(file, (), near).model_dump(mode="json")
-            sources = dict(_sources(merged(statements(ClusterSpec, file, near)).data))
-        yield "cluster", _PricedFile(content, today, sources)
+            if number == 0:
+                statement = with_stack(tuple(statements(AssumptionsSpec, file, near)))
+                today = load_assumptions(file, (), near).model_dump(mode="json")
+            else:
+                today = load_cluster(file, (), near).model_dump(mode="json")
+                statement = statements(ClusterSpec, file, near)
+            sources = dict(_sources(merged(statement).data))
+        values: list[tuple[str, object, str]] = []
+        for path, value in _leaves(content, sources):
+            of_today: object = today
+            for key in path.split("."):
+                of_today = of_today.get(key) if isinstance(of_today, Mapping) else None
+            source = sources.get(path, "" if today else "no source in a file of today")
+            values.append((path, value, _CHANGED if today and of_today != value else source))
+        yield "cluster" if number else "assumptions", content, values
 
 
 def stated_values(manifest: Manifest) -> Markup:
@@ -126,15 +119,12 @@ def stated_values(manifest: Manifest) -> Markup:
     model = manifest.spec["resolved"]["model"]
     source = f": {model['source']}" if model.get("source") else ""
     tables: list[Markup] = []
-    for kind, file in _files(manifest):
-        rows = [
-            [path, stated_text(value), source]
-            for path, value, source in file.values()
-            if path not in ("name", "description", "source")
-        ]
-        about = [str(file.content[key]) for key in ("description", "source") if file.content.get(key)]
+    for kind, content, named in _files(manifest):
+        shown = [entry for entry in named if entry[0] not in ("name", "description", "source")]
+        rows = [[path, stated_text(value), source] for path, value, source in shown]
+        about = [str(content[key]) for key in ("description", "source") if content.get(key)]
         title = {"assumptions": "Assumption set", "cluster": "Cluster"}[kind]
-        summary = f"{title} {file.content['name']}: {len(rows)} values"
+        summary = f"{title} {content['name']}: {len(rows)} values"
         paragraph = element("p", " Source: ".join(about)) if about else ""
         values = table(["field", "value", "source"], rows, summary, numbers=False)
         tables.append(folded(summary, paragraph, values))
@@ -145,8 +135,8 @@ def assignments(manifest: Manifest) -> list[str]:
     """Return what files of today tell of --set: FIELD=VALUE each, none of several clusters, which it sets alike."""
     single = len(manifest.spec["resolved"]["clusters"]) == 1
     texts: list[str] = []
-    for kind, file in _files(manifest):
-        for path, value, source in file.values() if single or kind != "cluster" else ():
+    for kind, _, values in _files(manifest):
+        for path, value, source in values if single or kind != "cluster" else ():
             if source == _CHANGED:
                 # A quantity as people write it, so that it reads back exactly.
                 quantity = stated_quantity(value) if isinstance(value, str) else None
