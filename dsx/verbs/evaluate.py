@@ -98,7 +98,8 @@ class Evaluation(Answer):
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """The plan as a row, with the columns of a result set; units in `attrs`."""
-        return plans_frame([as_row(self.priced, self.job.cluster.name)], rule_names(self.problem))
+        names = [reason.name for reason in self.problem.reasons]
+        return plans_frame([as_row(self.priced, self.job.cluster.name)], names)
 
     @cached_property
     def operators(self) -> "pd.DataFrame":
@@ -168,11 +169,6 @@ class Evaluation(Answer):
 def as_row(priced: Priced, cluster: str) -> Data:
     """Return a priced plan in the form that `plans_frame` takes."""
     return {"plan": priced.plan, "hardware": {"cluster": cluster}, **priced.costs, "reject": [*broken_rules(priced)]}
-
-
-def rule_names(problem: Problem) -> list[str]:
-    """Return the names of the rules of a problem, in the order of the bits of `reject`."""
-    return [reason.name for reason in problem.reasons]
 
 
 def broken_rules(priced: Priced) -> dict[str, str]:

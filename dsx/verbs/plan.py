@@ -34,11 +34,11 @@ from dsx.verbs.job import Job, checked
 _HERE = {"selective": "core-attention"}  # the same as here, in words that are of no framework
 
 
-def check_words(settings: Mapping[str, str], assumptions: AssumptionsSpec) -> None:
+def check_words(settings: Iterable[str], assumptions: AssumptionsSpec) -> None:
     """Raise InputError for a setting whose value means another thing in the stack of an assumption set.
 
-    `settings` are columns with their values, one or several with commas. Raises SpecError for a word of the stack that
-    is not known, or that has no other name here.
+    `settings` are columns with their values, one or several with commas: "tp=1,2". Raises SpecError for a word of
+    the stack that is not known, or that has no other name here.
     """
     try:
         stack = None if assumptions.stack is None else load_stack(assumptions.stack)
@@ -47,6 +47,7 @@ def check_words(settings: Mapping[str, str], assumptions: AssumptionsSpec) -> No
     if stack is None:
         return
     words = recompute_words() if stack.words else {}
+    by_column = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
     for column, meanings in stack.words.items():
         place = f"stack {stack.name!r}: words.{column}"
         for value, word in meanings.items():
@@ -56,7 +57,7 @@ def check_words(settings: Mapping[str, str], assumptions: AssumptionsSpec) -> No
             if word not in words:
                 near = did_you_mean(word, words)
                 raise SpecError(f"{place}.{value}: unknown word {word!r}{near} (known: {', '.join(words)})")
-        for value in settings.get(column, "").split(","):
+        for value in by_column.get(column, "").split(","):
             if value in meanings:
                 meant = words[meanings[value]]
                 stored = 100 * meant.stored_share
@@ -192,14 +193,14 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: Job) -
             raise _no_plan(plan)
         words = plan.split() if isinstance(plan, str) else " ".join(plan).split()
         settings = [*words, *_settings(choices)]
-        _check_words(settings, job)
+        check_words(settings, job.assumptions)
         return GivenPlan(settings, None)
     if plan is not None and not hasattr(plan, "items"):
         raise _no_plan(plan)
     columns = {str(name): value for name, value in plan.items()} if plan is not None else {}
     of_job = [name for name in _OF_THE_JOB if name in columns]
     # A plan of a search has the values of dsx.
-    _check_words(_settings(choices if of_job else {**columns, **choices}), job)
+    check_words(_settings(choices if of_job else {**columns, **choices}), job.assumptions)
     if differing := [name for name in of_job if columns[name] != getattr(job, name)]:
         theirs = ", ".join(f"{name}={columns[name]}" for name in differing)
         ours = ", ".join(f"{name}={getattr(job, name)}" for name in differing)
@@ -212,11 +213,6 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: Job) -
         # A row of a frame that mixes cuts has no text where its cut is even.
         _text(LAYOUT, layout) if isinstance(layout, str | Sequence) else None,
     )
-
-
-def _check_words(settings: Sequence[str], job: Job) -> None:
-    pairs = (setting.partition("=") for setting in settings)
-    check_words({name: value for name, _, value in pairs}, job.assumptions)
 
 
 def _is_result(name: str, columns: Mapping[str, object]) -> bool:

@@ -285,7 +285,7 @@ class SweepRun:
         if spec.framework is not None:
             inputs = inputs.run_by(read_framework(spec.framework, spec.file))
         other_clusters = [load_cluster(cluster, overrides["cluster"], spec.file) for cluster in further]
-        check_words({name: ",".join(map(str, values)) for name, values in spec.fix.items()}, inputs.assumptions)
+        check_words([f"{name}={','.join(map(str, values))}" for name, values in spec.fix.items()], inputs.assumptions)
         self.inputs = [inputs]
         for cluster in other_clusters:
             assumed = of_its_framework(inputs.assumptions, cluster.device.family, inputs.near)

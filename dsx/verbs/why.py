@@ -21,7 +21,7 @@ from dsx.tables.terms import comparison_text, costs_text, effects_text, stages_t
 from dsx.text import Data, DataView, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.answer import paragraphs
-from dsx.verbs.evaluate import Evaluation, as_row, rule_names
+from dsx.verbs.evaluate import Evaluation, as_row
 from dsx.verbs.job import Job
 from dsx.verbs.plan import PlanLike, Row, plan_request
 from dsx.verbs.result_row import Hardware, row_of
@@ -50,7 +50,7 @@ class Explanation(Evaluation):
         """The plan and the fastest one as rows, with the columns of a result set; units in `attrs`."""
         cluster = self.problem.cluster.name
         fastest = [{**self.fastest, "hardware": {"cluster": cluster}}] if self.fastest else []
-        return plans_frame([as_row(self.priced, cluster), *fastest], rule_names(self.problem))
+        return plans_frame([as_row(self.priced, cluster), *fastest], [rule.name for rule in self.problem.reasons])
 
     @property
     def not_run(self) -> Data:
