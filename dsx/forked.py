@@ -14,57 +14,93 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Told = Callable[[], tuple[Any, ...]]  # returns the next values that a function is told, as soon as it is told them
 
 
-@contextlib.contextmanager
-def forked(function: Callable[..., T], *arguments: Any) -> Iterator[Callable[..., T]]:
-    """Run a function beside the body, and yield what returns its result.
+class Beside(Protocol[T_co]):
+    """A function that runs beside its caller. What it is told, and its result, can be pickled."""
 
-    The first argument of the function returns the values that its result is asked with, as soon as it is asked for.
-    These values and the result can be pickled. The process ends with the body.
-    """
+    def tell(self, *values: Any) -> None:
+        """Give the function the values that it asks for next."""
+        ...
 
-    def here(*asked: Any) -> T:
-        return function(lambda: asked, *arguments)
+    def result(self) -> T_co:
+        """Return its result, as soon as it is there. The function was told all that it asks for."""
+        ...
 
-    if not _may_fork():
-        yield here
-        return
-    own, other = multiprocessing.Pipe()
 
-    def run() -> None:
-        own.close()  # so that it ends when its caller is killed
+class _Here(Generic[T]):
+    """The function runs when its result is asked for."""
+
+    def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        self._function, self._arguments = function, arguments
+        self._told: list[tuple[Any, ...]] = []
+
+    def tell(self, *values: Any) -> None:
+        self._told.append(values)
+
+    def result(self) -> T:
+        told = iter(self._told)
+        return self._function(lambda: next(told), *self._arguments)
+
+
+class _InAProcess(_Here[T]):
+    """The function runs in a forked process; if that fails, it runs when its result is asked for."""
+
+    def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        super().__init__(function, arguments)
+        self._own, other = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(target=self._run, args=(other,), daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are those of linear algebra alone
+            self._process.start()
+        other.close()
+
+    def _run(self, other: Any) -> None:
+        self._own.close()  # so that it ends when its caller is killed
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback: the caller tells of what ends both
         with contextlib.suppress(Exception):
-            other.send(function(other.recv, *arguments))
+            other.send(self._function(other.recv, *self._arguments))
 
-    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are those of linear algebra alone
-        process.start()
-    other.close()
-
-    def result(*asked: Any) -> T:
+    def tell(self, *values: Any) -> None:
+        super().tell(*values)
         # One that has its result already listens no more, and the command line lets a broken pipe end it.
         on_broken_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         try:
             with contextlib.suppress(OSError):
-                own.send(asked)
+                self._own.send(values)
         finally:
             signal.signal(signal.SIGPIPE, on_broken_pipe)
-        with contextlib.suppress(EOFError, OSError):
-            return own.recv()
-        return here(*asked)
 
+    def result(self) -> T:
+        with contextlib.suppress(EOFError, OSError):
+            return self._own.recv()
+        return super().result()
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.join()
+        self._own.close()
+
+
+@contextlib.contextmanager
+def forked(function: Callable[..., T], *arguments: Any) -> Iterator[Beside[T]]:
+    """Run a function beside the body, at whose end its process ends too.
+
+    The first argument of the function is `Told`.
+    """
+    if not _may_fork():
+        yield _Here(function, arguments)
+        return
+    beside = _InAProcess(function, arguments)
     try:
-        yield result
+        yield beside
     finally:
-        process.terminate()
-        process.join()
-        own.close()
+        beside.end()
 
 
 def _may_fork() -> bool:

@@ -28,6 +28,11 @@ Watch = Callable[[int, int, str], None]
 Display = Callable[..., Any]  # IPython's, which returns what updates the displayed line
 
 
+def unwatched(done: int, total: int, what: str) -> None:
+    """Show nothing."""
+    del done, total, what
+
+
 @contextmanager
 def progress(total: int, what: str, watch: Watch | None = None) -> Iterator[Callable[[int], None]]:
     """Give a function that is told how many of `total` are newly done; they are shown unless somebody watches."""

@@ -33,22 +33,31 @@ def told(code):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core has nothing beside it")
 def test_a_forked_process_has_the_values_that_it_is_asked_with():
-    told_by_both = told("with forked(product, 3) as ask: print(*ask(14, False))")
+    told_by_both = told("with forked(product, 3) as beside: beside.tell(14, False); print(*beside.result())")
     assert told_by_both == ["42", "True"]
 
 
 def test_a_process_that_ends_leaves_the_work_to_its_caller():
-    assert told("with forked(product, 3) as ask: print(*ask(14, True))") == ["42", "False"]
+    assert told("with forked(product, 3) as beside: beside.tell(14, True); print(*beside.result())") == ["42", "False"]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_it_is_told_values_one_after_the_other(stops):
+    code = "def both(asked): return [*product(asked, 3), *asked()]\n"
+    code += f"with forked(both) as beside:\n  beside.tell(14, {stops})\n  beside.tell(15)\n  print(*beside.result())"
+    assert told(code) == ["42", str(not stops), "15"]
 
 
 def test_a_result_that_is_there_before_it_is_asked_for():
     code = "import signal, time\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
-    code += "with forked(lambda _: os.getpid() != caller) as ask:\n  time.sleep(1)\n  print(ask())"
+    code += "with forked(lambda _: os.getpid() != caller) as beside:\n  time.sleep(1)\n"
+    code += "  beside.tell(1)\n  print(beside.result())"
     assert told(code) == ["True"]
 
 
 def test_an_error_is_raised_by_the_caller_alone():
-    code = "with forked(product, 3) as ask:\n  try: ask(-1, False)\n  except ValueError as error: print(error)"
+    code = "with forked(product, 3) as beside:\n  beside.tell(-1, False)\n"
+    code += "  try: beside.result()\n  except ValueError as error: print(error)"
     assert told(code) == ["-1"]
 
 
@@ -58,8 +67,9 @@ def test_the_process_ends_with_the_body():
 
 
 def test_nothing_forks_where_jax_is_loaded():
-    with forked(lambda asked, factor: (factor * asked()[0], os.getpid()), 3) as ask:
-        assert ask(14) == (42, os.getpid())
+    with forked(lambda asked, factor: (factor * asked()[0], os.getpid()), 3) as beside:
+        beside.tell(14)
+        assert beside.result() == (42, os.getpid())
 
 
 def test_a_plan_is_priced_and_searched_without_jax():

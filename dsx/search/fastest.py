@@ -42,6 +42,7 @@ from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import MAX_LAYERS, Problem
 from dsx.pricing.row_costs import Rows
+from dsx.progress import Watch, progress, unwatched, working
 from dsx.search.bounds import (
     best_cuts,
     best_even,
@@ -59,10 +60,11 @@ from dsx.search.bounds import (
     undominated,
 )
 from dsx.search.ranking import Progress, silent
-from dsx.search.spaces import PricedSpace, Space, of_used_keys
+from dsx.search.spaces import PricedSpace, Space, StrategiesOfCandidates, of_used_keys, strategies_of, used_keys
 from dsx.search.variant_search import VariantGroup, best_variants, fewest_first, variant_groups
 from dsx.text import Data
 
+_KEYS = 1 << 12  # of which most spaces have candidates
 _SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 
 
@@ -74,37 +76,60 @@ class SearchedSpace(NamedTuple):
     space: Space
 
 
+class CandidateCount(NamedTuple):
+    """What the space of a search has."""
+
+    candidates: int  # with all variants
+    strategies: StrategiesOfCandidates
+
+
 @dataclass(frozen=True)
 class SearchSpaces:
-    """The spaces of a search."""
+    """The spaces of a search.
+
+    Their shard keys are all that the rules allow: some have no plan, or those of an earlier strategy. To tell takes
+    seconds where there are many keys, and most of these are left out by their bounds.
+    """
 
     problem: Problem  # of all spaces but for their cuts, with the defaults of the choices `varied`
     varied: Sequence[Choice]  # those whose other values are searched last, as variants of plans
     parts: Sequence[SearchedSpace]
 
     @property
-    def spaces(self) -> list[Space]:
-        """The space of each part."""
-        return [part.space for part in self.parts]
-
-    @property
     def keys(self) -> Arrays:
-        """The shard keys of all spaces."""
+        """All shard keys."""
         return self.parts[0].space.keys
 
     @property
     def num_keys(self) -> int:
-        """The number of shard keys."""
+        """The number of all shard keys."""
         return len(self.keys["tp"])
 
     @cached_property
-    def size(self) -> int:
-        """The number of candidates, with all variants."""
-        size = sum(space.size for space in self.spaces)
-        for unrestricted, _, space in self.parts if self.varied else ():
-            variants = Variants(space.blocks, space.bounds, self.varied, unrestricted.workload.searched)
-            size += space.blocks.size_with(variants.count)
-        return size
+    def spaces(self) -> list[Space]:
+        """The space of each part, with the keys that have plans of their own."""
+        return self._used(self.keys)
+
+    def _used(self, keys: Arrays) -> list[Space]:
+        # The keys that have plans are the same, and found faster, with few values of `recompute`.
+        codes = representatives(self.problem)
+        spaces = [space.of_keys(keys).searching(recomputing(problem, codes)) for _, problem, space in self.parts]
+        used = of_used_keys(self.problem, spaces)
+        return [space.searching(part.problem) for space, part in zip(used, self.parts, strict=True)]
+
+    @cached_property
+    def counted(self) -> CandidateCount:
+        """How many candidates there are, and of which strategies."""
+        candidates = sum(space.size for space in self.spaces)
+        for part, space in zip(self.parts, self.spaces, strict=True) if self.varied else ():
+            variants = Variants(space.blocks, space.bounds, self.varied, part.unrestricted.workload.searched)
+            candidates += space.blocks.size_with(variants.count)
+        return CandidateCount(candidates, strategies_of(self.spaces))
+
+    @property
+    def any_candidates(self) -> bool:
+        """Whether there are any candidates."""
+        return any(few.size for part in self.parts for few in part.space.split(_KEYS))
 
     @property
     def with_least_memory(self) -> "SearchSpaces":
@@ -130,9 +155,13 @@ class SearchSpaces:
         """
         framework = self.problem.framework
         in_rank_order = framework is not None and not framework.unlimited
-        spaces = [space.as_launched(problem.node_size, in_rank_order) for _, problem, space in self.parts]
-        used = of_used_keys(self.problem, spaces)
-        parts = [part._replace(space=space) for part, space in zip(self.parts, used, strict=True)]
+        codes = representatives(self.problem)
+        launched = [space.as_launched(problem.node_size, in_rank_order) for _, problem, space in self.parts]
+        few = [
+            space.searching(recomputing(part.problem, codes)) for space, part in zip(launched, self.parts, strict=True)
+        ]
+        keys = take(self.keys, used_keys(few))
+        parts = [part._replace(space=space.of_keys(keys)) for part, space in zip(self.parts, launched, strict=True)]
         return SearchSpaces(self.problem, self.varied, parts)
 
     @cached_property
@@ -143,20 +172,21 @@ class SearchSpaces:
         return key_bounds(self.parts[0].space, table, without_recomputation.workload)
 
     def priced(self, where: np.ndarray | slice) -> list[PricedSpace]:
-        """Return the parts for some of the shard keys with their layer costs.
+        """Return the parts that have candidates of some of the shard keys, with the layer costs of these.
 
         They are without values of `recompute` that others dominate.
         """
         keys = take(self.keys, where)
+        spaces = self.spaces if len(keys["tp"]) == self.num_keys else self._used(keys)
+        keys = spaces[0].keys
         table = price_keys(self.problem, keys)
         values = undominated(self.problem, table)
         table = of_values(table, values)
         sources: list[PricedSpace] = []
-        for unrestricted, problem, space in self.parts:
+        for (unrestricted, problem, _), space in zip(self.parts, spaces, strict=True):
             recomputed, full = recomputing(problem, values), recomputing(unrestricted, values)
-            space_of_keys = space.of_keys(keys).searching(recomputed)
-            sources.append(PricedSpace(recomputed, space_of_keys, table, "float64", full))
-        return sources
+            sources.append(PricedSpace(recomputed, space.searching(recomputed), table, "float64", full))
+        return [source for source in sources if source.space.size]
 
 
 def spaces_of(
@@ -182,14 +212,7 @@ def spaces_of(
         keys = parts[0].space.keys if parts else None
         space = Space(problem, [num_gpus], [global_batch_size], unscheduled, limited, keys)
         parts.append(SearchedSpace(unrestricted, problem, space))
-    # The keys that have plans are the same, and found faster, with few values of `recompute`.
-    codes = representatives(usually)
-    used = of_used_keys(usually, [space.searching(recomputing(problem, codes)) for _, problem, space in parts])
-    return SearchSpaces(
-        usually,
-        varied,
-        [part._replace(space=space.searching(part.problem)) for part, space in zip(parts, used, strict=True)],
-    )
+    return SearchSpaces(usually, varied, parts)
 
 
 def _parts(problems: Sequence[Problem], limit: Limitation) -> list[tuple[Problem, Limitation]]:
@@ -217,7 +240,7 @@ def _with_values(problem: Problem, values: Mapping[str, tuple[int, ...]]) -> Pro
 
 ANY = "any"
 CUTS = (ANY, EVEN, OPTIMAL)  # that a search may take
-_MANY = 1 << 15  # shard keys; fewer are priced in the time that it takes to choose from them
+FEW_KEYS = 1 << 15  # are priced in the time that it takes to choose from them
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +251,11 @@ class SearchCounts:
     priced: int  # bounds exclude the others
     feasible: int | None  # that fit in memory; None if some were not priced
     cut: int  # priced ones that got their best cut
+
+    def among(self, candidates: int) -> "SearchCounts":
+        """Return the counts of a search with so many candidates, of which the others were left out by their bounds."""
+        all_counted = candidates == self.candidates or self.feasible == 0  # those of least memory come first
+        return replace(self, candidates=candidates, feasible=self.feasible if all_counted else None)
 
     def plus(self, other: "SearchCounts") -> "SearchCounts":
         """Return the sum of two counts."""
@@ -258,34 +286,34 @@ def problems_of(cut: str, problem: Problem) -> list[Problem]:
 TellFirst = Callable[[Data, float], None]
 
 
-def fastest(
-    spaces: SearchSpaces, top: int, progress: Progress = silent, tell: TellFirst = lambda *_: None
-) -> FastestPlans:
-    """Return the `top` fastest feasible plans of a search; `tell` is told of a first one where there are many keys.
+def fastest(spaces: SearchSpaces, top: int, watch: Watch | None = unwatched) -> FastestPlans:
+    """Return the `top` fastest feasible plans of a search.
 
     Some choices are searched last (`dsx.plans.variants`). If fewer plans fit with their defaults, those that take
     longer than all of these are left out.
     """
-    plans, counts = fastest_below(spaces, top, np.inf, progress, tell)
-    left_out = spaces.size - counts.candidates
-    progress(left_out)
-    feasible = None if left_out and plans else counts.feasible
-    return FastestPlans(plans, replace(counts, candidates=spaces.size, feasible=feasible))
+    plans, counts = fastest_below(spaces, top, np.inf, watch)
+    return FastestPlans(plans, counts.among(spaces.counted.candidates))
 
 
 def fastest_below(
     spaces: SearchSpaces,
     top: int,
     below: float,
-    progress: Progress = silent,
+    watch: Watch | None = unwatched,
     tell: TellFirst = lambda *_: None,
 ) -> tuple[list[Data], SearchCounts]:
-    """Return what `fastest` does, without plans that take longer than `below` [s], and the counts of what it priced."""
-    promising, most = _promising_keys(spaces, top, below, tell)
-    parts = spaces.priced(promising)
-    plans, counts = _fastest(parts, top, progress, most)
+    """Return what `fastest` does, without plans that take longer than `below` [s], and the counts of what it priced.
+
+    Where there are many keys, `tell` is told of a plan before.
+    """
+    with working("pricing", watch):
+        promising, most = _promising_keys(spaces, top, below, tell)
+        parts = spaces.priced(promising)
+    with progress(sum(source.space.size for source in parts), "pricing", watch) as advance:
+        plans, counts = _fastest(parts, top, advance, most)
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
-        return fastest_below(leaner, top, below)
+        return fastest_below(leaner, top, below, watch)
     # Of the variants, those may be missing that are slower than all of the plans.
     for source in parts if spaces.varied and (plans or below < np.inf) else ():
         slowest = min(below, plans[-1]["step_time_s"]) if plans else below
@@ -311,12 +339,11 @@ def _promising_keys(spaces: SearchSpaces, top: int, below: float, tell: TellFirs
     `below` [s].
     """
     every = np.arange(spaces.num_keys)
-    if len(every) < _MANY and below == np.inf:
+    if len(every) < FEW_KEYS and below == np.inf:
         return every, below
     bounds = spaces.key_bounds
     for keys in shares_of(spaces.keys, bounds)[:-1] if below == np.inf else ():
-        sources = spaces.priced(np.sort(keys))
-        plans, _ = _fastest(sources[-1:], top, silent, below)
+        plans, _ = _fastest(spaces.priced(np.sort(keys))[-1:], top, silent, below)
         if len(plans) == top:
             below = plans[-1]["step_time_s"]
             tell(plans[0], float(bounds.min()))

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -131,13 +131,30 @@ class Space:
         return frozenset(np.unique(self.keys["strategy"][self.blocks.keys]).tolist())
 
 
+class StrategiesOfCandidates(NamedTuple):
+    """Strategies by their codes."""
+
+    own: frozenset[int]  # those with candidates
+    with_others: frozenset[int]  # the same before each plan was left to the first strategy that has it
+
+
+def strategies_of(spaces: Sequence[Space]) -> StrategiesOfCandidates:
+    """Return the strategies of all candidates of some spaces."""
+    own, with_others = ([getattr(space, name) for space in spaces] for name in ("strategies", "strategies_before"))
+    return StrategiesOfCandidates(frozenset().union(*own), frozenset().union(*with_others))
+
+
+def used_keys(spaces: Sequence[Space]) -> np.ndarray:
+    """Return the positions of the keys of which any of some spaces, which share them, has candidates, increasing."""
+    return np.unique(np.concatenate([space.blocks.keys for space in spaces]))
+
+
 def of_used_keys(problem: Problem, spaces: Sequence[Space]) -> list[Space]:
     """Return spaces that share their keys without those that no candidate has.
 
     Where the problem is `merged`, they are also without those that are the plan of an earlier strategy.
     """
-    used = np.unique(np.concatenate([space.blocks.keys for space in spaces]))
-    keys = take(spaces[0].keys, used)
+    keys = take(spaces[0].keys, used_keys(spaces))
     if problem.merged:
         keys = first_of_each_plan(problem, keys)
     all_used = len(keys["tp"]) == len(spaces[0].keys["tp"])

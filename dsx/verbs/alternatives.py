@@ -7,7 +7,7 @@ one that cannot be enough is not searched.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from dsx.config.model_file import has_experts
 from dsx.config.sweep_file import SweepSpec
 from dsx.cost.offload import of_node, usable_host_bytes
 from dsx.errors import InputError
+from dsx.forked import Told
 from dsx.plans.choices import FULL, NONE_CODE
 from dsx.plans.frameworks import Limitation, Selection
 from dsx.plans.plan import Plan
@@ -27,7 +28,7 @@ from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
 from dsx.search.blockers import Blocker, blockers
-from dsx.search.fastest import SearchSpaces, fastest, fastest_below, problems_of, spaces_of
+from dsx.search.fastest import SearchSpaces, fastest_below, problems_of, spaces_of
 from dsx.search.spaces import Space, Study
 from dsx.tables.format import quantity, share, whole_plan_text, wrapped
 from dsx.tables.job import only_text, step_text
@@ -63,9 +64,12 @@ def why_nothing_fits(
     `problem` is that of the search, as its files state it, with the cuts that leave most pipelines; `settings` and
     `limit` restrict columns.
     """
-    searched = [Study(part.problem, part.space, 0, {}) for part in spaces.with_least_memory.parts if part.space.size]
+    least = spaces.with_least_memory
+    searched = [
+        Study(part.problem, space, 0, {}) for part, space in zip(least.parts, least.spaces, strict=True) if space.size
+    ]
     if searched:
-        return _why_none_fits(searched, spaces.size, watch)
+        return _why_none_fits(searched, spaces.counted.candidates, watch)
     return Infeasible(_why_no_candidate(spaces.spaces[0], problem, None, settings, limit), 0.0)
 
 
@@ -202,44 +206,55 @@ class Query(NamedTuple):
     limit: Limitation
 
 
-def beyond(
-    best: Callable[[], tuple[float | None, bool]], request: SearchRequest, query: Query
-) -> tuple[Beyond | None, list[str]]:
+def beyond(told: Told, request: SearchRequest, query: Query, with_roles: bool) -> tuple[Beyond | None, list[str]]:
     """Return the fastest plan of the frameworks other than that of a search, if it is faster than the best there.
 
     The frameworks are those with limits in the search path, each priced with its own software. The second result names
     those that run a plan of the kind that is asked for.
 
     Args:
-        best: returns the seconds of a step of the best plan of the search, None if none fits, and whether the plans of
-            the other frameworks are placed as launched, as soon as both are known. What does not depend on them is done
-            before.
+        told: returns first the most seconds of a step of the best plan of the search, then the seconds of a step of
+            that plan, and whether the plans of the other frameworks are placed as launched, each as soon as it is
+            known. Seconds are infinite if no plan fits.
         request: the search.
         query: what it was asked for.
+        with_roles: whether the search chooses plans by role. These are mostly placed as launched.
     """
     if request.framework.unlimited:
         return None, []
-    searches: list[tuple[str, SearchSpaces, SearchSpaces]] = []
+    searches: list[tuple[str, SearchSpaces]] = []
     for other in other_frameworks(request.framework):
         spaces = None if other.unlimited else spaces_for(other, request, query)
-        if spaces is not None and any(space.size for space in spaces.spaces):
-            searches.append((other.name, spaces, spaces.as_launched))
-            _ = searches[-1][-1].key_bounds
-    best_s, as_launched = best()
-    least = np.inf if best_s is None else best_s
-    fastest: tuple[Plan, str, str | None] | None = None
-    for name, spaces, launched in searches:
-        plans, _ = fastest_below(launched if as_launched else spaces, 1, least)
-        if plans and plans[0]["step_time_s"] < least:
-            least, stack = plans[0]["step_time_s"], spaces.problem.assumptions_spec.stack
-            fastest = plans[0]["plan"], name, stack
-    names = [name for name, *_ in searches]
-    if fastest is None:
+        if spaces is not None and spaces.any_candidates:
+            searches.append((other.name, spaces))
+    names = [name for name, _ in searches]
+    launched = [(name, spaces.as_launched) for name, spaces in searches] if with_roles else []
+    for _, spaces in launched:
+        _ = spaces.key_bounds
+    (most_s,) = told()
+    fastest = _fastest_of(launched, most_s) if most_s < np.inf else None
+    best_s, as_launched = told()
+    if not as_launched or most_s == np.inf:
+        fastest = _fastest_of(launched if as_launched else searches, best_s)
+    if fastest is None or fastest[1] >= best_s:
         return None, names
-    plan, name, stack = fastest
-    saved = None if best_s is None else 1 - least / best_s
+    plan, least, name, stack = fastest
+    saved = None if best_s == np.inf else 1 - least / best_s
     limits = limits_broken(request.framework, has_experts(request.problem.model.dimensions), plan)
     return Beyond(plan, least, saved, limits, name, stack), names
+
+
+def _fastest_of(
+    searches: Sequence[tuple[str, SearchSpaces]], below: float
+) -> tuple[Plan, float, str, str | None] | None:
+    """Return the fastest plan of the searches of some frameworks, its seconds, the framework and its software."""
+    fastest: tuple[Plan, float, str, str | None] | None = None
+    for name, spaces in searches:
+        plans, _ = fastest_below(spaces, 1, below)
+        if plans and plans[0]["step_time_s"] < below:
+            below = plans[0]["step_time_s"]
+            fastest = plans[0]["plan"], below, name, spaces.problem.assumptions_spec.stack
+    return fastest
 
 
 def spaces_for(framework: FrameworkSpec, request: SearchRequest, query: Query) -> SearchSpaces | None:
@@ -348,5 +363,5 @@ def _fastest_that_fits(request: SearchRequest, query: Query) -> tuple[Plan, floa
         spaces = spaces_for(request.framework, request, query)
     except InputError:
         return None
-    plans = fastest(spaces, 1).plans if spaces is not None and spaces.size else []
+    plans = [] if spaces is None else fastest_below(spaces, 1, np.inf)[0]
     return (plans[0]["plan"], plans[0]["peak_bytes"]) if plans else None

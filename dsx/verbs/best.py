@@ -20,9 +20,19 @@ from dsx.plans.frameworks import Limitation
 from dsx.plans.plan import Plan, fixed_settings
 from dsx.pricing.measured_share import KernelCoverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
-from dsx.progress import Watch, early, progress, warn, working
+from dsx.progress import Watch, early, warn, working
 from dsx.results.ranked_by import FASTEST, ROLES, SIMPLEST, by_role, wanted_by_role
-from dsx.search.fastest import ANY, CUTS, SearchCounts, SearchSpaces, fastest, nearly_fastest, problems_of, spaces_of
+from dsx.search.fastest import (
+    ANY,
+    CUTS,
+    FEW_KEYS,
+    SearchCounts,
+    SearchSpaces,
+    fastest_below,
+    nearly_fastest,
+    problems_of,
+    spaces_of,
+)
 from dsx.tables.format import WIDTH, quantity, share, whole_plan_text, wrapped
 from dsx.tables.job import job_data, job_text, only_text, parameters_text, step_text
 from dsx.tables.plans import (
@@ -306,10 +316,10 @@ def _of_roles(
     wants = [replace(role, most_s=min(role.most_s, most_s)) for role in wants[: len(roles)]]
     # The last one, the leanest, takes as long as the others.
     with (
-        forked(lambda _: nearly_fastest(spaces, plans, wants[-1:])) as last,
+        forked(lambda _: nearly_fastest(spaces, plans, wants[-1:])) as leanest,
         working("looking for simpler and leaner plans", watch),
     ):
-        selected = [*(nearly_fastest(spaces, plans, wants[:-1]) if len(wants) > 1 else ()), *last()]
+        selected = [*(nearly_fastest(spaces, plans, wants[:-1]) if len(wants) > 1 else ()), *leanest.result()]
     return by_role(selected, [sum(features_of(plan["plan"]).values()) for plan in selected])
 
 
@@ -326,13 +336,18 @@ def _as_launched(
     That is if the fastest of them takes longer than the first of `plans`, the fastest of all, by more than the
     resolution.
     """
-    within = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)]
+    within_s = _within_resolution(plans[0], job)
     with working("looking for plans that are placed as launched", watch):
         launched = spaces.as_launched
-        launched_plans = fastest(launched, most).plans if launched.size else []
-    if not launched_plans or launched_plans[0]["step_time_s"] > within.most_s:
+        launched_plans, _ = fastest_below(launched, most, math.inf)
+    if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
         return None
-    return _of_roles(launched, launched_plans, job, roles, watch, within.most_s), launched_plans
+    return _of_roles(launched, launched_plans, job, roles, watch, within_s), launched_plans
+
+
+def _within_resolution(fastest: Data, job: Job) -> float:
+    """Return the most seconds of a step that measurements do not distinguish from those of the fastest plan."""
+    return wanted_by_role(fastest["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)].most_s
 
 
 def _in_a_line(plan: DataView) -> str:
@@ -463,22 +478,22 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     say_inexact_schedules(problems[0])
     with working("enumerating", watch):
         spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
-        size = spaces.size
+        _ = spaces.spaces if spaces.num_keys < FEW_KEYS else None  # before a process that counts them
     query = Query(job, names, partition, fixed, limits)
-    left_out = request.left_out(spaces.spaces)
     why, times, other, compared = "", 0.0, None, []
 
     def tell_first(plan: Data, least_s: float) -> None:
         early(f"a plan takes {_in_a_line(plan)}; none takes less than {quantity('step_time_s', least_s)}", begin, watch)
 
-    with forked(beyond, request, query) as fastest_of_others:
-        with progress(size, "pricing", watch) as advance:
-            answer = fastest(spaces, most, advance, tell_first)
-        if answer.plans and len(roles) == len(ROLES):
-            early(
-                f"the fastest plan takes {_in_a_line(answer.plans[0])}; simpler and leaner plans follow", begin, watch
-            )
-        found_by_role, plans = _of_roles(spaces, answer.plans, job, roles, watch), answer.plans
+    with (
+        forked(beyond, request, query, bool(roles)) as others,
+        forked(lambda _: spaces.counted) as counted,
+    ):
+        of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
+        others.tell(_within_resolution(of_all[0], job) if of_all else math.inf)
+        if of_all and len(roles) == len(ROLES):
+            early(f"the fastest plan takes {_in_a_line(of_all[0])}; simpler and leaner plans follow", begin, watch)
+        found_by_role, plans = _of_roles(spaces, of_all, job, roles, watch), of_all
         by_hand = any(
             nodes_in_part(plan["plan"], problems[0])
             or (other_placement(plan["plan"]) and not request.framework.unlimited)
@@ -486,17 +501,18 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         )
         if by_hand:
             found_by_role, plans = _as_launched(spaces, most, job, roles, plans, watch) or (found_by_role, plans)
-        as_launched = plans is not answer.plans
+        as_launched = plans is not of_all
         if not plans:
             why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
         if times <= MOST_TIMES:
             with working("comparing with other frameworks", watch):
                 compared_as_launched = as_launched or (bool(found_by_role) and not by_hand)
-                best_s = plans[0]["step_time_s"] if plans else None
-                other, compared = fastest_of_others(best_s, compared_as_launched)
+                others.tell(plans[0]["step_time_s"] if plans else math.inf, compared_as_launched)
+                other, compared = others.result()
+        count = counted.result()
     idle = idle_rows(problems[0])
-    less = 1 - answer.plans[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
-    faster = answer.plans[0] if less >= WORTH_SAYING else None
+    less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
+    faster = of_all[0] if less >= WORTH_SAYING else None
     if why and other:
         why = f"{why}\n{beyond_text(request, other, compared)}"
     return BestPlans(
@@ -505,8 +521,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         problems[0],
         request,
         _first(found_by_role[FASTEST], plans) if found_by_role else plans,
-        answer.counts,
-        left_out,
+        counts.among(count.candidates),
+        request.left_out(count.strategies),
         other,
         compared,
         idle,

@@ -23,7 +23,7 @@ from dsx.plans.plan import Plan, fixed_settings
 from dsx.plans.rules import OPTIMAL, OPTIMAL_SCHEDULES, optimal_cut_covers
 from dsx.pricing.one_plan import PlanStage, columns_of, stages_of_plan
 from dsx.pricing.problem import Problem
-from dsx.progress import Watch, progress, remark, working
+from dsx.progress import Watch, remark, working
 from dsx.search.fastest import SearchCounts, fastest, problems_of, spaces_of
 from dsx.tables.format import quantity, table
 from dsx.tables.job import only_text
@@ -179,14 +179,12 @@ def partition(
     problem = base.searching(fixed)
     with working("enumerating", watch):
         spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits)
-        size = spaces.size
-    with progress(size, "pricing", watch) as advance:
-        answer = fastest(spaces, 1, advance)
+    answer = fastest(spaces, 1, watch)
     if not answer.plans:
         raise NothingFeasible(why_nothing_fits(spaces, base, fixed, limits, watch).why)
     (plan,) = answer.plans
     layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
-    left_out = request.left_out(spaces.spaces)
+    left_out = request.left_out(spaces.counted.strategies)
     cut = stages_of_plan(problem, columns_of(problem, plan["plan"]), layers)
     return Partition(job, problem, request, left_out, plan, cut, answer.counts, fixed, limits)
 

@@ -25,7 +25,7 @@ from dsx.pricing.problem import Problem, ProblemOptions, make_problem, priceable
 from dsx.progress import warn
 from dsx.results.set_columns import MENTIONED
 from dsx.schedules.schedules import SCHEDULES, names_of
-from dsx.search.spaces import Space, fault_of_limit
+from dsx.search.spaces import StrategiesOfCandidates, fault_of_limit
 from dsx.text import Data, DataView, printable
 from dsx.verbs.job import Inputs
 
@@ -73,15 +73,14 @@ class SearchRequest:
     not_built: Mapping[str, str]  # strategy -> why it cannot be built for the model
     named: bool  # whether the search names its strategies
 
-    def left_out(self, spaces: Sequence[Space]) -> dict[str, str]:
-        """Return why strategies have no candidate in any of the spaces of the search, unless it names them."""
+    def left_out(self, strategies: StrategiesOfCandidates) -> dict[str, str]:
+        """Return why strategies have no candidate of the search, unless it names them."""
         if self.named:
             return {}
         reasons = dict(self.not_built)
         for code, name in enumerate(self.problem.strategies):
-            if not any(code in space.strategies for space in spaces):
-                merged = any(code in space.strategies_before for space in spaces)
-                reasons[name] = _NOT_ITS_OWN if merged else _NO_DEGREES
+            if code not in strategies.own:
+                reasons[name] = _NOT_ITS_OWN if code in strategies.with_others else _NO_DEGREES
         return reasons
 
 

@@ -35,7 +35,7 @@ from dsx.results.manifest import Counts, Manifest
 from dsx.results.set_columns import MENTIONED, ROW_BYTES, ExtraColumn
 from dsx.results.sets import fastest, load
 from dsx.results.writer import Writer
-from dsx.search.spaces import fault_of_fix, fault_of_limit, make_studies
+from dsx.search.spaces import fault_of_fix, fault_of_limit, make_studies, strategies_of
 from dsx.search.sweep import Sweep, fault_of_groups, most_rows, reduces, size_for
 from dsx.tables.job import counts_text, steps_text
 from dsx.tables.plans import plans_text
@@ -487,7 +487,7 @@ class SweepRun:
         if len(plans) == _GROUPS_SHOWN:
             remark(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {self.folder} shows others")
         why = "" if counts.feasible else self._why_infeasible()
-        left_out = self.searched[0].left_out([study.space for study in self.sweep.studies])
+        left_out = self.searched[0].left_out(strategies_of([study.space for study in self.sweep.studies]))
         if left_out:
             remark(left_out_text(left_out))
         of_bounds = {name: getattr(counts, name) for name in ("skipped", "bounded", "cut")}

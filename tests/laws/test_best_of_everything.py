@@ -25,7 +25,6 @@ from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search import bounds as key_bounds
 from dsx.search import fastest as searching
 from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
-from dsx.search.ranking import silent
 from dsx.search.spaces import Space
 
 DENSE = {"kind": "transformer", "options": ["rotary", "gated"]}
@@ -129,7 +128,7 @@ def test_nothing_is_faster(monkeypatch, many, examples):
         model, system, optimizer, names, num_gpus, batch, opened = job
         problem = problem_for(model, system, names, optimizer).searching(opened)
         expected = by_brute_force(problem, num_gpus, batch, opened)
-        plans = fastest(spaces_of(problems_of(ANY, problem), num_gpus, batch, opened), 1, silent).plans
+        plans = fastest(spaces_of(problems_of(ANY, problem), num_gpus, batch, opened), 1).plans
         assert (plans[0]["step_time_s"] if plans else np.inf) == pytest.approx(expected, rel=1e-9)
 
     check()

@@ -56,7 +56,7 @@ def test_plans_and_variants_are_the_space(framework):
     positions, choices = space.blocks.rows_at(every[origin])
     found += candidates(space.keys, positions, choices | columns)
     assert sorted(found) == sorted(expected)
-    assert spaces.size == len(expected)
+    assert spaces.counted.candidates == len(expected)
 
 
 def test_a_choice_whose_default_the_framework_does_not_run_is_not_searched_last():

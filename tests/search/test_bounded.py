@@ -15,7 +15,7 @@ from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search import bounds as bounded
 from dsx.search.bounds import best_cuts
 from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
-from dsx.search.ranking import leading_rows, silent
+from dsx.search.ranking import leading_rows
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
 
@@ -108,7 +108,7 @@ def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):
 
     def found(cut):
         problems = problems_of(cut, problem_of(layers, "even").searching(usual))
-        plans = fastest(spaces_of(problems, 24, 48, usual), 20, silent).plans
+        plans = fastest(spaces_of(problems, 24, 48, usual), 20).plans
         return [(plan["step_time_s"], plan["plan"]["candidate"]) for plan in plans]
 
     both = {}

@@ -11,11 +11,11 @@ from dsx.plans.frameworks import read_framework
 from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
+from dsx.progress import unwatched
 from dsx.search import bounds as bounds_of_keys
 from dsx.search import fastest as searching
 from dsx.search.bounds import key_bounds
-from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
-from dsx.search.ranking import silent
+from dsx.search.fastest import ANY, fastest, fastest_below, problems_of, spaces_of
 from dsx.search.spaces import Space
 
 MODEL = {
@@ -64,19 +64,20 @@ def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
     opened = usual | {"recompute": ["none", "full"]}
     problem = problem_of("default", capacity, "megatron").searching(opened)
     spaces = spaces_of(problems_of(ANY, problem), 16, 32, opened)
-    expected = fastest(spaces, 5, silent)
-    monkeypatch.setattr(searching, "_MANY", 1)
+    expected = fastest(spaces, 5)
+    monkeypatch.setattr(searching, "FEW_KEYS", 1)
     monkeypatch.setattr(bounds_of_keys, "_SCOUTS", 2)
     told = []
     keys, slowest = searching._promising_keys(spaces, 5, np.inf, lambda *first: told.append(first))
     assert len(keys) < spaces.num_keys
-    found = fastest(spaces, 5, silent, lambda *first: told.append(first))
+    found = fastest(spaces, 5)
+    fastest_below(spaces, 5, np.inf, unwatched, lambda *first: told.append(first))
     (plan, least_s), (again, same_s) = told
     assert (again["plan"], same_s) == (plan["plan"], least_s)
     assert least_s <= found.plans[0]["step_time_s"] <= plan["step_time_s"] <= slowest
     assert [plan["plan"] for plan in found.plans] == [plan["plan"] for plan in expected.plans]
     assert found.plans[-1]["step_time_s"] <= slowest
-    assert found.counts.candidates == expected.counts.candidates == spaces.size
+    assert found.counts.candidates == expected.counts.candidates == spaces.counted.candidates
 
 
 def test_a_first_share_and_scouts_of_keys(monkeypatch):

@@ -61,7 +61,7 @@ def test_the_best_of_all_nearly_fastest_plans(monkeypatch, layers, capacity, ope
     plans = every_plan(layers, capacity, opened)
     problems = problems_of("optimal", problem_of(layers, "even", capacity).searching(opened))
     spaces = spaces_of(problems, 24, 48, opened)
-    assert spaces.size > len({plan["plan"]["candidate"] for plan in plans}) > 100
+    assert spaces.counted.candidates > len({plan["plan"]["candidate"] for plan in plans}) > 100
     known = fastest(spaces, 3).plans
     step_s = known[0]["step_time_s"]
     assert step_s == pytest.approx(min(plan["step_time_s"] for plan in plans), rel=1e-12)
