@@ -27,7 +27,8 @@ caller = os.getpid()
 
 def told(code):
     done = subprocess.run([sys.executable, "-c", ASKED + code], capture_output=True, text=True, check=False)
-    assert not done.stderr, done.stderr
+    other = [line for line in done.stderr.splitlines() if "plan takes" not in line]  # told on a busy machine
+    assert not other, done.stderr
     return done.stdout.split()
 
 

@@ -1,37 +1,22 @@
-"""Searches by bounds: candidates of least bound are priced first, until the next bound is above the best.
+"""Bounds of plans that no cut beats, and searches that price the plans of least bound first.
 
-The values of `recompute` that a search for the fastest plan needs.
+A search for the fastest plan goes from cheap bounds to tight ones (`dsx.cost.cut_bounds`):
 
-A step takes no less time and memory if its layers do. So a value is dropped if another one recomputes no longer, keeps
-no more and holds no more meanwhile, for every kind of layer at every shard key and hardware point, and loses no effect
-of the software. It is never the only value of a fastest plan.
+* All GPUs of a job share the work of its step, so no plan of a shard key is faster than the whole of it on as many
+  GPUs. A few keys are searched first, and most of the others are left out by this bound once some plans are known.
+* Each plan of the others has a loose bound, from the seconds of its key's layers alone.
+* Those within the limit have a bound of their memory, one for all plans that differ in where their ranks are, and then
+  a tight one of their time.
+* A probe says whether one of the cuts of a plan may be within the limit. Those that are left are priced, with their
+  exact cut, in the order of their bounds, until the next bound is above the slowest plan that is kept.
 
-Bounds of shard keys: the least seconds of a step of any plan of a key, with any pipeline, schedule and cut.
-
-All GPUs of a job share the work of its step, so no plan of a key is faster than the whole of it on as many GPUs.
-
-The fastest of some candidates with bounds: those of least bound come first, until the next bound is above.
-
-Candidates with optimal cuts are priced only if a probe says that one of their cuts may be within the limit.
-
-Each group of candidates has its own fastest ones.
-
-The fastest plans with optimal cuts, by bounds: only plans that may be among them get their exact cut.
-
-Bounds go from cheap to tight (`dsx.cost.cut_bounds`). No plan of a shard key is faster than its share of the work. So a
-few keys are searched first, and most of the others are left out by this bound once some plans are known. Each plan of
-the others has a loose bound, those within the limit a tight one, and exact cuts are found in the order of the tight
-ones, until the next bound is above the slowest plan that is kept. The result is that of `dsx.search.sweep`, which
-cuts every plan.
-
-The fastest plans with even cuts, by bounds: few plans are priced, on NumPy, and nothing is compiled.
-
-A compiled search prices every plan sooner than this one a tenth of them, but compiling it takes seconds. So this one is
-for spaces of which bounds leave few plans, and gives up on others.
+The result is that of `dsx.search.sweep`, which prices every plan. Nothing is compiled: a compiled search prices every
+plan sooner than this one a tenth of them, but compiling it takes seconds. So a search of even cuts gives up where
+bounds leave many plans.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -48,117 +33,20 @@ from dsx.cost.cut_bounds import (
     stages_hold_all,
 )
 from dsx.cost.interval import Room, room
-from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
+from dsx.cost.layer import LayerCosts
 from dsx.cost.step import Workload
 from dsx.plans.blocks import Places
-from dsx.plans.choices import FULL_CODE, NONE_CODE, VALUES
+from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS, NONE_CODE
 from dsx.plans.enumerate import Arrays, take
 from dsx.plans.experts import REPLICA_AXES
-from dsx.plans.frameworks import compatible
 from dsx.pricing.cuts import CandidateCounts, chunk_pipelines_s, joined, price_best_cuts, result_rows
-from dsx.pricing.keys import KeyCosts
-from dsx.pricing.problem import Problem, stage_costs
+from dsx.pricing.keys import KeyCosts, numbered
+from dsx.pricing.problem import stage_costs
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.records import tree_map
 from dsx.search.ranking import Progress, leading_rows, ranks, silent
+from dsx.search.recompute_values import recomputing
 from dsx.search.spaces import PricedSpace, Space
-
-_DIFFERING_KEYS = 256  # keys that most pairs of values already differ in
-_BY_MODE_AND_EFFECT = tuple(name for name in BY_MODE if name in PASSES)
-_RECOMPUTE = "recompute"
-
-
-def undominated(problem: Problem, table: KeyCosts) -> tuple[int, ...]:
-    """Return the searched values of `recompute`, by their codes, that no other one dominates.
-
-    `table` has [H, J, U] costs of each layer kind. The other value must be one that the framework runs with the same
-    choices, and with which its software has the same effects or more.
-    """
-    workload = problem.workload
-    if not _num_keys(table):
-        return workload.searched.recompute
-    kinds = [costs for kind, costs in enumerate(table) if kind not in workload.stack.embedding_and_head]
-    no_worse = [_no_worse(costs) for costs in kinds]
-    rows = [{code: row for row, codes in enumerate(costs.modes) for code in codes} for costs in kinds]
-    boxes = {code: _boxes_of(problem, code) for code in workload.searched.recompute}
-    effects = {code: _effects_of(problem, code) for code in workload.searched.recompute}
-
-    def dominates(code: int, other: int) -> bool:
-        everywhere = all(matrix[row[code], row[other]] for matrix, row in zip(no_worse, rows, strict=True))
-        keeps_effects = all(has or not had for has, had in zip(effects[code], effects[other], strict=True))
-        return everywhere and boxes[code] == boxes[other] and keeps_effects
-
-    kept: list[int] = []
-    for value in sorted(boxes):
-        if value in (NONE_CODE, FULL_CODE):
-            kept.append(value)
-        elif not any(dominates(other, value) for other in kept):
-            kept = [other for other in kept if other in (NONE_CODE, FULL_CODE) or not dominates(value, other)]
-            kept.append(value)
-    return tuple(kept)
-
-
-def representatives(problem: Problem) -> tuple[int, ...]:
-    """Return values of `recompute` of which one goes with the same other choices as any searched value."""
-    like = {(code == NONE_CODE, *_boxes_of(problem, code)): code for code in problem.workload.searched.recompute}
-    return tuple(like.values())
-
-
-def recomputing(problem: Problem, values: Sequence[int]) -> Problem:
-    """Return the problem with some values of `recompute`, by their codes."""
-    return problem.searching({"recompute": [VALUES[code] for code in values]})
-
-
-def of_values(table: KeyCosts, values: Sequence[int]) -> KeyCosts:
-    """Return the costs of all kinds in the modes of some values of `recompute`, and in that without recomputation."""
-    return tuple(_only(costs, {NONE_CODE, *values}) for costs in table) if _num_keys(table) else table
-
-
-def _num_keys(table: KeyCosts) -> int:
-    return table[0].boundary_bytes.shape[-1]
-
-
-def _boxes_of(problem: Problem, code: int) -> list[bool]:
-    """Return whether each box of the framework has a value of `recompute`."""
-    fix = {"recompute": [VALUES[code]]}
-    return [] if problem.framework is None else [compatible(box, fix) for box in problem.framework.boxes(experts=True)]
-
-
-def _effects_of(problem: Problem, code: int) -> list[bool]:
-    """Return, for each test of a value of `recompute` by the conditions of effects, whether a value passes it."""
-    needs = [need for condition in problem.assumptions.conditions for need in condition.needs]
-    return [bool(test.holds({_RECOMPUTE: code})) for need in needs for test in need if test.column == _RECOMPUTE]
-
-
-def _no_worse(costs: LayerCosts) -> np.ndarray:
-    """Return [J, J] whether the first mode of a kind costs no more than the second, at all points and keys."""
-    fields = [np.asarray(getattr(costs, name)) for name in BY_MODE]
-    fields += [np.asarray(getattr(passes, name)) for passes in costs.without for name in _BY_MODE_AND_EFFECT]
-    if costs.contended_s:
-        fields.append(np.stack([np.asarray(seconds) for seconds in costs.contended_s[1:]], axis=1))
-    count = len(costs.modes)
-    no_worse = np.ones((count, count), dtype=bool)
-    for keys in (slice(0, _DIFFERING_KEYS), slice(_DIFFERING_KEYS, None)):
-        for mode, other in zip(*np.nonzero(no_worse), strict=True):
-            no_worse[mode, other] = all((field[:, mode, keys] <= field[:, other, keys]).all() for field in fields)
-    return no_worse
-
-
-def _only(costs: LayerCosts, values: Collection[int]) -> LayerCosts:
-    """Return the costs of a kind in the modes of some values."""
-    rows = [row for row, codes in enumerate(costs.modes) if any(code in values for code in codes)]
-
-    def of_rows(record: LayerCosts | PassCosts, names: Iterable[str]) -> dict[str, np.ndarray]:
-        return {name: np.asarray(getattr(record, name))[:, rows] for name in names}
-
-    return replace(
-        costs,
-        **of_rows(costs, BY_MODE),
-        without=tuple(replace(passes, **of_rows(passes, _BY_MODE_AND_EFFECT)) for passes in costs.without),
-        contended_s=costs.contended_s and (costs.contended_s[0], *(costs.contended_s[1 + row] for row in rows)),
-        modes=tuple(costs.modes[row] for row in rows),
-    )
-
 
 _SCOUTS = 16  # keys of each microbatch size
 _SHARES = (1 / 16, 1 / 4)  # of the other keys
@@ -262,7 +150,10 @@ def fastest_first(
 
 _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays fit into the cache of a core
 _LOOSE_ROWS = 1 << 16  # candidates whose loose bounds are computed together
-_LOOKED_UP = 1 << 18  # candidates whose places are looked up together
+_TOGETHER = 1 << 18  # candidates among which those that differ in where their ranks are have one bound of memory
+# What the memory of a plan does not depend on: where its ranks are, and the batch but for the microbatches.
+_MANY_VALUES = 4  # of `recompute`
+_OF_RANKS = ("pp_nvs", "dp_nvs", "order", "global_batch_size")
 _CUTS = 1 << 10  # candidates that are cut together
 
 
@@ -385,10 +276,8 @@ def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple
 
     They are without those that fit with no cut, and those that take longer than `below` [s].
     """
-    bounds = [np.zeros(0)]
-    for _, rows in parts_of(source, candidates):
-        bounds.append(fitting_bounds(source, rows, below))
-    step_s = np.concatenate(bounds)
+    parts = [fitting_bounds(source, rows, below) for _, rows in parts_of(source, candidates)]
+    step_s = np.concatenate([np.zeros(0), *parts])
     candidates, step_s = candidates[step_s <= below], step_s[step_s <= below]
     positions, tightened = cuts_within(source, rows_at(source, candidates), step_s, below)
     return tightened, candidates[positions]
@@ -408,16 +297,14 @@ def rows_of(source: PricedSpace, places: Places) -> Rows:
 def parts_of(
     source: PricedSpace, candidates: np.ndarray, where: np.ndarray | None = None
 ) -> Iterator[tuple[Places, Rows]]:
-    """Yield candidates of a space in their order, as places and as rows, a few that fit into the cache of a core.
+    """Yield candidates of a space in their order, a bounded number at a time, as places and as rows.
 
-    With `where` [P], only those of some placements. Many are looked up together: that takes longer for few of them.
+    With `where` [P], only those of some placements.
     """
-    for start in range(0, len(candidates), _LOOKED_UP):
-        places = source.space.blocks.places_of(candidates[start : start + _LOOKED_UP])
+    for start in range(0, len(candidates), _TOGETHER):
+        places = source.space.blocks.places_of(candidates[start : start + _TOGETHER])
         places = places if where is None else places.take(where[places.placement])
-        for first in range(0, len(places.key), _ROWS):
-            part = places.take(slice(first, first + _ROWS))
-            yield part, rows_of(source, part)
+        yield places, rows_of(source, places)
 
 
 def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = np.inf) -> np.ndarray:
@@ -428,9 +315,86 @@ def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = n
     """
     least_s = np.full(rows.positions.shape, np.inf)
     # Bounds of memory, pipeline and update leave few rows, and those of the reduction cost most.
-    fast = np.flatnonzero(may_be_fast(source, rows, bounds_of(source, rows), most))
-    least_s[fast] = bounds_of(source, rows.take(fast)).step_s
+    fast = np.flatnonzero(may_be_fast(source, rows, memory_bounds(source, rows).fits, most))
+    least_s[fast] = _of_parts(lambda part: np.asarray(bounds_of(source, part).step_s), rows.take(fast))
     return least_s
+
+
+class MemoryBounds(NamedTuple):
+    """Bounds of the memory of [N] rows with any cut."""
+
+    peak_bytes: np.ndarray  # [N] of the fullest GPU
+    fits: np.ndarray  # [N] whether a GPU and its host may hold them
+
+
+def memory_bounds(source: PricedSpace, rows: Rows, most: float = np.inf) -> MemoryBounds:
+    """Return the bounds of the memory of [N] rows; they are infinite where GPUs need more than `most` [bytes].
+
+    They are computed once for rows that differ in where their ranks are, and first as if of each layer the least was
+    kept that any recomputation keeps.
+    """
+    peak_bytes, fits = np.full(rows.positions.shape, np.inf), np.zeros(rows.positions.shape, dtype=bool)
+    where = np.arange(len(fits))
+    values = source.problem.workload.searched.recompute
+    for priced, without in ((_keeping_least(source), {"recompute"}), (source, set[str]())):
+        if without and len(values) < _MANY_VALUES:
+            continue
+        first, of_row = _alike_in_memory(source, rows, without)
+        bounds = _of_parts(lambda part, priced=priced: _peak_and_fit(priced, part), rows.take(first), width=(2,))
+        of_rows, may_fit = bounds[of_row].T
+        possible = (may_fit > 0.0) & (of_rows <= most)
+        where, rows, of_rows = where[possible], rows.take(possible), of_rows[possible]
+    peak_bytes[where], fits[where] = of_rows, True
+    return MemoryBounds(peak_bytes, fits)
+
+
+def least_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
+    """Return the bounds of the memory [bytes] of [N] rows, whether they fit or not."""
+    first, of_row = _alike_in_memory(source, rows)
+    return _of_parts(lambda part: np.asarray(bounds_of(source, part).peak_bytes), rows.take(first))[of_row]
+
+
+def _peak_and_fit(source: PricedSpace, rows: Rows) -> np.ndarray:
+    """Return [N, 2] bounds of the memory of rows, and whether they may fit."""
+    bounds = bounds_of(source, rows)
+    return np.stack([bounds.peak_bytes, may_fit(source, rows, bounds)], axis=1)
+
+
+def _keeping_least(source: PricedSpace) -> PricedSpace:
+    """Return the space with layers that keep, under any recomputation, the least that they keep under one of them."""
+
+    def least(costs: LayerCosts) -> LayerCosts:
+        stash = np.asarray(costs.stash_bytes)
+        return replace(costs, stash_bytes=np.broadcast_to(stash.min(axis=1, keepdims=True), stash.shape))
+
+    return replace(source, table=tuple(map(least, source.table)))
+
+
+def _alike_in_memory(source: PricedSpace, rows: Rows, without: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of [N] rows for each of their memories, and [N] which of these each row has.
+
+    Columns `without` have no part in it.
+    """
+    of_keys = numbered([source.space.keys[name] for name in KEY_COLUMNS if not name.endswith("_nvs")])
+    names = [name for name in CHOICE_COLUMNS if name not in _OF_RANKS and name not in without]
+    # The columns as the digits of a number.
+    number, size = rows.points, int(rows.points.max(initial=0)) + 1
+    for column in (of_keys[rows.positions], *(rows.choices[name] for name in names)):
+        base = int(column.max(initial=0)) + 1
+        if size * base >= 1 << 62:
+            number = np.unique(number, return_inverse=True)[1]
+            size = len(number)
+        number, size = number * base + column, size * base
+    _, first, of_row = np.unique(number, return_index=True, return_inverse=True)
+    return first, of_row
+
+
+def _of_parts(of_part: Callable[[Rows], np.ndarray], rows: Rows, width: tuple[int, ...] = ()) -> np.ndarray:
+    """Return what `of_part` returns of [N] rows, a few at a time that fit into the cache of a core."""
+    parts = [np.zeros((0, *width))]
+    for start in range(0, len(rows.positions), _ROWS):
+        parts.append(of_part(rows.take(slice(start, start + _ROWS))))
+    return np.concatenate(parts)
 
 
 def cuts_within(
@@ -474,13 +438,19 @@ def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
     return np.asarray(_room(source, rows).gpu * (1.0 + ROUNDING))
 
 
-def may_be_fast(source: PricedSpace, rows: Rows, bounds: CutBounds, most: float | np.ndarray) -> np.ndarray:
-    """Return which of [N] rows may fit and take at most `most` [s], one or [N], with some cut and any ZeRO replicas.
+def may_be_fast(source: PricedSpace, rows: Rows, among: np.ndarray, most: float | np.ndarray) -> np.ndarray:
+    """Return which of [N] rows may take at most `most` [s], one or [N], with some cut and any ZeRO replicas.
 
-    Their `bounds` of memory, of the pipeline and of the update say so.
+    They are some of those `among` [N]. Their bounds of the pipeline and of the update say so.
     """
-    fast = bounds.pipeline_of_any_replicas_s + bounds.update_s <= most
-    return np.asarray(may_fit(source, rows, bounds) & fast)
+
+    def of_part(part: Rows) -> np.ndarray:
+        bounds = bounds_of(source, part)
+        return np.asarray(bounds.pipeline_of_any_replicas_s + bounds.update_s)
+
+    least_s = np.full(among.shape, np.inf)
+    least_s[among] = _of_parts(of_part, rows.take(among))
+    return (least_s <= most) & among
 
 
 def may_fit(source: PricedSpace, rows: Rows, bounds: CutBounds) -> np.ndarray:

@@ -1,22 +1,16 @@
-"""The fastest plans of one job, and those that are nearly as fast, by bounds.
+"""The spaces of a search for the fastest plans of a job, its fastest plans, and the best of those nearly as fast.
 
-The spaces of a search for the fastest plans of a job: one for each way in which its plans are cut.
+A search has a space for each way in which its plans are cut; they share their shard keys, of which the layers are
+priced only when a search takes the key. Best cuts are known for some schedules (`dsx.plans.rules.optimal_cut_covers`):
+optimal ones for one chunk per stage, the best of balanced and even ones for several. A search of any cut gives plans of
+these schedules their best cut, and the others an even one.
 
-They share their shard keys. The layers of a key are priced only when a search takes the key.
-
-The fastest plans of one job, with even cuts, with optimal cuts, or with either.
-
-Best cuts are known for some schedules (`dsx.plans.rules.optimal_cut_covers`): optimal ones for one chunk per
-stage, the best of balanced and even ones for several. A search of any cut gives plans of these schedules their best
-cut, and the others an even one.
-
-Plans that are nearly as fast as the fastest, by bounds: of the features that cost least, and of least memory.
-
-No cut of a plan beats its bounds of time and memory, nor the cost of its other features. Plans that may be fast enough
-are looked at by this cost first if the least is wanted, then by their bound of memory, until none that is left can be
-better than the best so far. Variants (`dsx.plans.variants`) come last: those of few plans may be better. Those with
-offload come first where memory alone counts. Each plan has its fastest cut that fits, as everywhere in a search for the
-fastest, and its even cut, which may cost less to set up.
+Plans that are nearly as fast as the fastest are searched for the one of the features that cost least, and for the one
+of least memory. No cut of a plan beats its bounds of time and memory, nor the cost of its other features. Plans that
+may be fast enough are looked at by this cost first if the least is wanted, then by their bound of memory, until none
+that is left can be better than the best so far. Variants (`dsx.plans.variants`) come last: those of few plans may be
+better. Those with offload come first where memory alone counts. Each plan has its fastest cut that fits, as everywhere
+in a search for the fastest, and its even cut, which may cost less to set up.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +23,7 @@ import numpy as np
 from dsx.config.model_file import has_experts
 from dsx.config.sweep_fields import Limit
 from dsx.cost.cut_bounds import ROUNDING
+from dsx.forked import forked
 from dsx.plans.choices import NONE_CODE, PLACEMENT_COLUMNS, Choice
 from dsx.plans.codes import with_values
 from dsx.plans.enumerate import Arrays, take
@@ -46,20 +41,17 @@ from dsx.progress import Watch, progress, unwatched, working
 from dsx.search.bounds import (
     best_cuts,
     best_even,
-    bounds_of,
     cuts_within,
     fitting_bounds,
     key_bounds,
     loose_bounds_of_any_recompute,
     may_be_fast,
-    of_values,
-    recomputing,
-    representatives,
+    memory_bounds,
     rows_at,
     shares_of,
-    undominated,
 )
 from dsx.search.ranking import Progress, silent
+from dsx.search.recompute_values import of_values, recomputing, representatives, undominated
 from dsx.search.spaces import PricedSpace, Space, StrategiesOfCandidates, of_used_keys, strategies_of, used_keys
 from dsx.search.variant_search import VariantGroup, best_variants, fewest_first, variant_groups
 from dsx.text import Data
@@ -378,8 +370,8 @@ def _fastest(
     return plans, SearchCounts(candidates, counts.priced, feasible, cut)
 
 
-_ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
+_SAMPLED = 1 << 6  # candidates of which one is looked at for a lean plan, before the others
 _FEW, _PRICED = 1 << 8, 1 << 10  # rows that are priced together, at first and at most
 
 
@@ -396,23 +388,42 @@ class Wanted:
         return cost, plan["peak_bytes"], plan["step_time_s"]
 
 
-def nearly_fastest(spaces: SearchSpaces, plans: Sequence[Data], wants: Sequence[Wanted]) -> list[Data]:
+def nearly_fastest(
+    spaces: SearchSpaces, plans: Sequence[Data], wants: Sequence[Wanted], watch: Watch | None = unwatched
+) -> list[Data]:
     """Return the best plan of a search for each want.
 
     Args:
         spaces: the spaces of the search.
         plans: feasible plans of it, the fastest first. That one must be fast enough for every want.
-        wants: what the plans should be; of equal ones a known one is returned.
+        wants: what the plans should be; of equal ones a known one is returned. The last one is found beside the others.
+        watch: told of the work; by default nobody is.
     """
-    best = [min((plan for plan in plans if plan["step_time_s"] <= want.most_s), key=want.rank) for want in wants]
     longest = max(want.most_s for want in wants) * (1.0 + ROUNDING)
+    sources: list[_Nearly] = []
     for source in spaces.priced(np.flatnonzero(spaces.key_bounds <= longest)):
         bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
         groups = fewest_first(variant_groups(source, spaces.varied, bounds)) if spaces.varied else []
-        costs = _costs_of_fast(source, np.minimum(*bounds) <= longest)
-        looking = [_Looking(source, want, costs if want.simple else np.zeros_like(costs)) for want in wants]
-        best = [plan.best(bounds[0], groups, of) for plan, of in zip(looking, best, strict=True)]
-    return best
+        sources.append(_Nearly(source, bounds[0], groups, _costs_of_fast(source, np.minimum(*bounds) <= longest)))
+
+    def best(want: Wanted) -> Data:
+        known = min((plan for plan in plans if plan["step_time_s"] <= want.most_s), key=want.rank)
+        for nearly in sources:
+            costs = nearly.costs if want.simple else np.zeros_like(nearly.costs)
+            known = _Looking(nearly.source, want, costs).best(nearly.loose, nearly.groups, known)
+        return known
+
+    with forked(lambda _: best(wants[-1])) as last, working("looking for simpler and leaner plans", watch):
+        return [*map(best, wants[:-1]), last.result()]
+
+
+class _Nearly(NamedTuple):
+    """A space whose plans may be nearly as fast as the fastest."""
+
+    source: PricedSpace
+    loose: np.ndarray  # [N] loose bounds [s] of the candidates
+    groups: Sequence[VariantGroup]
+    costs: np.ndarray  # [N] least costs of the features of those that may be fast enough
 
 
 def _costs_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
@@ -442,8 +453,10 @@ class _Looking:
     def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Data) -> Data:
         """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
         # Offload saves memory, so that the leanest plan that has it leaves out most others.
-        last = [group for group in groups if self.want.simple or not group.offloads]
-        best = self._of_variants([group for group in groups if group.offloads and not self.want.simple], best)
+        offloading = [group for group in groups if group.offloads and not self.want.simple]
+        last = [group for group in groups if group not in offloading]
+        best = self._of_variants(offloading, best, _SAMPLED)
+        best = self._of_variants(offloading, best)
         candidates = np.flatnonzero(loose <= self._most)
         candidates = candidates[np.argsort(self.costs[candidates], kind="stable")]
         costs, first = self.costs[candidates], 0
@@ -455,21 +468,18 @@ class _Looking:
             first = stop
         return self._of_variants(last, best)
 
-    def _of_variants(self, groups: Iterable[VariantGroup], best: Data) -> Data:
-        """Return the best of a known plan and the variants of some groups."""
+    def _of_variants(self, groups: Iterable[VariantGroup], best: Data, every: int = 1) -> Data:
+        """Return the best of a known plan and the variants of some groups, or of `every` so many candidates of them."""
         priced = replace(self.source, problem=self.source.whole_problem)
         for group in groups:
-            best = self._least(priced, *group.within(self.want.most_s, *self._variants_wanted(group, best)), best)
-        return best
+            most, most_bytes, _ = self.want.rank(best)
+            most_before, usable = (most - group.added_cost, None) if self.want.simple else (most, most_bytes)
 
-    def _variants_wanted(
-        self, group: VariantGroup, best: Data
-    ) -> tuple[Callable[[np.ndarray], np.ndarray] | None, float | None]:
-        """Return of which candidates variants may be better than a known plan, and the most memory [bytes] of these."""
-        most, most_memory, _ = self.want.rank(best)
-        if self.want.simple:
-            return lambda candidates: self.costs[candidates] + group.added_cost <= most, None
-        return None, most_memory
+            def wanted(candidates: np.ndarray, most: float = most_before) -> np.ndarray:
+                return (candidates % every == 0) & (self.costs[candidates] <= most)
+
+            best = self._least(priced, *group.within(self.want.most_s, wanted, usable), best)
+        return best
 
     @property
     def _most(self) -> float:
@@ -477,7 +487,8 @@ class _Looking:
 
     def _least(self, source: PricedSpace, rows: Rows, known_s: np.ndarray, best: Data) -> Data:
         """Return the best of a known plan and of [N] rows; `known_s` are their bounds [s], -inf where none is known."""
-        least, costs = self._bytes(source, rows), self._costs(rows)
+        costs = self._costs(rows)
+        least = self._bytes(source, rows, costs, best)
         order, first, together = np.lexsort((least, costs)), 0, _FIRST
         order = order[least[order] < np.inf]
         while first < len(order):
@@ -504,7 +515,7 @@ class _Looking:
 
     def _possible(self, source: PricedSpace, rows: Rows, best: Data) -> Rows:
         """Return the rows that may be better than a known plan, by their bounds and by a probe of their cuts."""
-        rows = rows.take(np.flatnonzero(self._may_be_better(self._costs(rows), self._bytes(source, rows), best)))
+        rows = rows.take(np.flatnonzero(self._bytes(source, rows, self._costs(rows), best) < np.inf))
         most = np.full(len(rows.positions), self._most)
         return rows.take(np.flatnonzero(self._usable(source, best).may_take(rows, most)))
 
@@ -519,9 +530,8 @@ class _Looking:
         """Return the space of even cuts, and the rows that may be better than a known plan with another cut."""
         even, chunks = source.with_even_cuts, rows.choices["pp"] * rows.choices["vpp"]
         rows = rows.take(np.flatnonzero((chunks > 1) & even.problem.limits().divides(chunks)))
-        better = self._may_be_better(self._costs(rows), self._bytes(even, rows), best)
-        fast = better & (fitting_bounds(even, rows, self._most) <= self._most)
-        return even, rows.take(np.flatnonzero(fast))
+        rows = rows.take(np.flatnonzero(self._bytes(even, rows, self._costs(rows), best) < np.inf))
+        return even, rows.take(np.flatnonzero(fitting_bounds(even, rows, self._most) <= self._most))
 
     def _leading(self, source: PricedSpace, rows: Rows) -> list[Data]:
         """Return the best of some rows as a record; nothing if none fits and is fast enough."""
@@ -543,14 +553,14 @@ class _Looking:
         most, most_memory, _ = self.want.rank(best)
         return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
 
-    def _bytes(self, source: PricedSpace, rows: Rows) -> np.ndarray:
-        """Return bounds of the memory of [N] rows [bytes]; infinite where they do not fit or take too long."""
-        least = [np.zeros(0)]
-        for start in range(0, len(rows.positions), _ROWS):
-            part = rows.take(slice(start, start + _ROWS))
-            bounds = bounds_of(source, part)
-            least.append(np.where(may_be_fast(source, part, bounds, self._most), bounds.peak_bytes, np.inf))
-        return np.concatenate(least)
+    def _bytes(self, source: PricedSpace, rows: Rows, costs: np.ndarray, best: Data) -> np.ndarray:
+        """Return bounds of the memory [bytes] of [N] rows of such least costs.
+
+        They are infinite where the rows do not fit, take too long, or cannot be better than a known plan.
+        """
+        memory = memory_bounds(source, rows, np.inf if self.want.simple else best["peak_bytes"] * (1.0 + ROUNDING))
+        better = memory.fits & self._may_be_better(costs, memory.peak_bytes, best)
+        return np.where(may_be_fast(source, rows, better, self._most), memory.peak_bytes, np.inf)
 
     def _costs(self, rows: Rows) -> np.ndarray:
         """Return the least cost of [N] rows that counts."""

@@ -25,13 +25,14 @@ from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.bounds import (
-    bounds_of,
     cuts_within,
     fastest_first,
     fitting_bounds,
     key_bounds,
+    least_bytes,
     loose_bounds_of_any_recompute,
     may_be_fast,
+    memory_bounds,
     most_bytes,
     parts_of,
     rows_at,
@@ -140,8 +141,8 @@ def variant_groups(
 
 
 def fewest_first(groups: Iterable[VariantGroup]) -> list[VariantGroup]:
-    """Return groups in the order of their sizes: few variants are bounded fast, and may leave out others."""
-    return sorted(groups, key=lambda group: group.num_variants)
+    """Return groups with variants in the order of their sizes: few are bounded fast, and may leave out others."""
+    return sorted((group for group in groups if group.num_variants), key=lambda group: group.num_variants)
 
 
 def _alike(problem: Problem, varied: Sequence[Choice]) -> Iterator[dict[str, tuple[int, ...]]]:
@@ -173,12 +174,10 @@ class _Originals:
             storable = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
             rows, origin = rows.take(storable), origin[storable]
             rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
-            for start in range(0, len(rows.positions), _BOUNDED_ROWS):
-                part = rows.take(slice(start, start + _BOUNDED_ROWS))
-                least_s = fitting_bounds(self.varied_source, part, self.most)
-                fast = np.flatnonzero(least_s <= self.most)
-                parts.append(part.take(fast))
-                bounds.append(least_s[fast])
+            least_s = fitting_bounds(self.varied_source, rows, self.most)
+            fast = np.flatnonzero(least_s <= self.most)
+            parts.append(rows.take(fast))
+            bounds.append(least_s[fast])
         points, positions, choices = zip(*parts, strict=True)
         rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
         return rows, np.concatenate(bounds)
@@ -207,13 +206,11 @@ class _Originals:
         )
         distinct = rows.take(first)
         distinct = _with(distinct, {_REPLICAS: np.ones_like(distinct.choices[_REPLICAS])})
-        starts = range(0, len(first), _BOUNDED_ROWS)
-        fast = [self._may_be_fast(distinct.take(slice(start, start + _BOUNDED_ROWS))) for start in starts]
-        return np.concatenate([np.zeros(0, dtype=bool), *fast])[of_variant]
+        return self._may_be_fast(distinct)[of_variant]
 
     def _may_be_fast(self, rows: Rows) -> np.ndarray:
         """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
-        return may_be_fast(self.varied_source, rows, bounds_of(self.varied_source, rows), self.most)
+        return may_be_fast(self.varied_source, rows, memory_bounds(self.varied_source, rows).fits, self.most)
 
     def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
         """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.
@@ -222,8 +219,8 @@ class _Originals:
         """
         layers = self.varied_source.problem.num_layers // rows.choices["pp"]
         all_stored = _with(rows, {_STORED: np.maximum(layers, 1)})
-        of_one = bounds_of(self.varied_source, _with(rows, {_STORED: np.ones_like(layers)})).peak_bytes
-        of_all = bounds_of(self.varied_source, all_stored).peak_bytes
+        of_one = least_bytes(self.varied_source, _with(rows, {_STORED: np.ones_like(layers)}))
+        of_all = least_bytes(self.varied_source, all_stored)
         room, more = most_bytes(self.varied_source, rows) - of_one, of_all - of_one
         share = np.divide(room, more, out=np.ones_like(room), where=more > np.maximum(room, 0.0))
         most = 1 + np.ceil(np.clip(share, 0.0, 1.0) * (layers - 1)).astype(np.int64)
@@ -231,8 +228,7 @@ class _Originals:
             # Stored activations may be moved to the host more slowly than they are recomputed.
             return all_stored, np.asarray(room >= 0)
         rows = _with(rows, {_STORED: most})
-        bounds = bounds_of(self.varied_source, rows)
-        return rows, np.asarray((room >= 0) & (bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most))
+        return rows, may_be_fast(self.varied_source, rows, np.asarray(room >= 0), self.most)
 
 
 def _together(parts: Iterable[tuple[Places, np.ndarray]]) -> Iterator[tuple[Places, np.ndarray]]:

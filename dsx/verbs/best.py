@@ -314,12 +314,7 @@ def _of_roles(
         return {}
     wants = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
     wants = [replace(role, most_s=min(role.most_s, most_s)) for role in wants[: len(roles)]]
-    # The last one, the leanest, takes as long as the others.
-    with (
-        forked(lambda _: nearly_fastest(spaces, plans, wants[-1:])) as leanest,
-        working("looking for simpler and leaner plans", watch),
-    ):
-        selected = [*(nearly_fastest(spaces, plans, wants[:-1]) if len(wants) > 1 else ()), *leanest.result()]
+    selected = nearly_fastest(spaces, plans, wants, watch)
     return by_role(selected, [sum(features_of(plan["plan"]).values()) for plan in selected])
 
 

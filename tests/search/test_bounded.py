@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from laws.spaces import SYSTEM, USUAL
+from search.test_experts import problem as problem_of_experts
 from validation.cases import cluster_spec
 
 from dsx.config.assumption_set import load_assumptions
@@ -136,6 +137,32 @@ def test_a_probe_leaves_no_row_out_that_is_as_fast_as_the_limit(layers):
     assert set(np.flatnonzero(fits)) <= set(here)
     within = fits[here]
     assert (tight[within] <= step_s[here][within] * (1 + 1e-12)).all()
+
+
+def sources_with_many_memories():
+    opened = {"zero_replicas": [1, 2], "stored_layers": [0, 1], "offload": ["none", "both"], "zero_stage": [1, 3]}
+    opened |= {"vpp": [1, 2], "schedule": ["1f1b"]}
+    yield source_of("ends", 4e9, opened | {"recompute": ["none", "full", "core-attention", "norms", "feed-forward"]})
+    for fast_size, strategies in (8, ("1d", "2d")), (6, ("1d",)):
+        mixture = problem_of_experts(*strategies, system=(("fast_size", fast_size),)).searching(opened)
+        space = Space(mixture, [24], [48], opened)
+        yield PricedSpace(mixture, space, price_keys(mixture, space.keys), "float64")
+
+
+def test_memory_does_not_depend_on_where_ranks_are(monkeypatch):
+    for source in sources_with_many_memories():
+        rows = bounded.rows_at(source, np.random.default_rng(0).permutation(source.space.size)[:6000])
+        bounds = bounded.bounds_of(source, rows)
+        fits, peak_bytes = bounded.may_fit(source, rows, bounds), np.asarray(bounds.peak_bytes)
+        np.testing.assert_array_equal(bounded.least_bytes(source, rows), peak_bytes)
+        most = float(np.median(peak_bytes))
+        for limit in (np.inf, most):
+            found = bounded.memory_bounds(source, rows, limit)
+            within = fits & (peak_bytes <= limit)
+            np.testing.assert_array_equal(found.fits, within)
+            np.testing.assert_array_equal(found.peak_bytes, np.where(within, peak_bytes, np.inf))
+        first, _ = bounded._alike_in_memory(source, rows)
+        assert len(first) < 0.9 * len(rows.positions)
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-v"])

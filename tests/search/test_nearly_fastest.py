@@ -9,6 +9,7 @@ from dsx.plans.features import features_of
 from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.row_costs import Rows
+from dsx.search import bounds as bounded
 from dsx.search import fastest as searched
 from dsx.search.fastest import Wanted, fastest, nearly_fastest, problems_of, spaces_of
 from dsx.search.spaces import Space
@@ -55,7 +56,8 @@ def plans_of(problem, opened):
     ],
 )
 def test_the_best_of_all_nearly_fastest_plans(monkeypatch, layers, capacity, opened):
-    for name, rows in {"_ROWS": 500, "_FIRST": 64, "_MOST": 256, "_PRICED": 16}.items():
+    monkeypatch.setattr(bounded, "_ROWS", 500)
+    for name, rows in {"_FIRST": 64, "_MOST": 256, "_PRICED": 16, "_SAMPLED": 3}.items():
         monkeypatch.setattr(searched, name, rows)
     opened = OPENED | opened
     plans = every_plan(layers, capacity, opened)

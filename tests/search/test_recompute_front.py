@@ -13,7 +13,8 @@ from dsx.cost.layer import BY_MODE
 from dsx.plans.choices import VALUES
 from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
-from dsx.search.bounds import best_cuts, of_values, undominated
+from dsx.search.bounds import best_cuts
+from dsx.search.recompute_values import of_values, undominated
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
 
