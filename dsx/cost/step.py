@@ -31,7 +31,7 @@ from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Float, record, tree_map
-from dsx.schedules.order import StageChunks
+from dsx.schedules.order import IN_ROUNDS, StageChunks
 
 MEAN = "mean"  # of `pipeline_sends`
 T = TypeVar("T")
@@ -218,20 +218,26 @@ def cuts_at(
 def _placements(plans: ChosenPlans) -> dict[StageChunks, bool]:
     """Return the placements of chunks under the schedules of a search, and whether every end of equal stages counts.
 
-    Closed forms need them, or the last of equal stages holds most.
+    Closed forms need them, or the last of equal stages holds most. The first one is that of plans of one stage, if any
+    schedule places chunks otherwise.
     """
     placements: dict[StageChunks, bool] = {}
     for schedule in plans.schedules:
         every_end = schedule.by_waves or schedule.put_off is not None
         placements[schedule.holds] = placements.get(schedule.holds, False) or every_end
-    return placements
+    if {*placements} == {IN_ROUNDS}:
+        return placements
+    return {IN_ROUNDS: placements.pop(IN_ROUNDS, False), **placements}
 
 
 def _selected(of_placements: Mapping[StageChunks, T], plans: ChosenPlans) -> T:
-    """Return what plans have under the placement of chunks of their schedules, of the values for each placement."""
+    """Return what plans have under the placement of chunks of their schedules, of the values for each placement.
+
+    One stage has the first placement, since it has no schedule.
+    """
     (_, chosen), *further = of_placements.items()
     for holds, values in further:
-        placed = plans.scheduled(lambda schedule, holds=holds: schedule.holds is holds)
+        placed = plans.pipelines(lambda schedule, holds=holds: schedule.holds is holds)
         chosen = tree_map(functools.partial(xp.where, placed), values, chosen)
     return chosen
 

@@ -49,7 +49,7 @@ from dsx.pricing.keys import outer_shares, price_keys, work_of
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import on_tiers, price_plans, rows_of_plans, step_choices, take_rows
 from dsx.records import tree_map
-from dsx.schedules.order import StageChunks
+from dsx.schedules.order import StageChunks, of_pipeline
 from dsx.schedules.schedules import SCHEDULES
 from dsx.units import format_quantity
 
@@ -137,7 +137,7 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     kinds = with_effects(kinds, choices, workload.stack, workload.searched, problem.assumptions)
     costs = StageCosts(choices, workload.searched, workload.stack, *problem.at_point(0), kinds)
     boundaries = boundaries_of(layers, num_stages)
-    holds = SCHEDULES[int(columns["schedule"][0])].holds
+    holds = of_pipeline(SCHEDULES[int(columns["schedule"][0])].holds, num_stages)
     stages = stages_between(workload.stack, boundaries[..., None].astype(np.float64), choices.pp, holds)
     chunks_of_stages = _chunks(boundaries, holds)
     microbatches = in_flight(stages.position, costs)

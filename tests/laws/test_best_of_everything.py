@@ -118,7 +118,7 @@ def by_brute_force(problem, num_gpus, batch, opened):
     "examples", [4, pytest.param(25, marks=pytest.mark.slow), pytest.param(150, marks=pytest.mark.fuzz)]
 )
 def test_nothing_is_faster(monkeypatch, many, examples):
-    monkeypatch.setattr(searching, "_MANY", many)
+    monkeypatch.setattr(searching, "FEW_KEYS", many)
     monkeypatch.setattr(key_bounds, "_SCOUTS", 1)
     monkeypatch.setattr(key_bounds, "_SHARES", (1 / 8, 1 / 2))
 
