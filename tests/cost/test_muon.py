@@ -175,6 +175,7 @@ def test_megatron_is_told(zero_stage, name):
 
 
 # On the host, the transfers of one layer run beside the steps of another.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("plan", "within"),
     [("tp=2 dp=4 ep=4 zero_stage=1", 0.03), ("dp=8 zero_stage=0", 0.05), ("dp=8 zero_stage=1 offload=optimizer", 0.12)],

@@ -40,7 +40,7 @@ ALIKE = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("degrees", "strategies"), ALIKE)

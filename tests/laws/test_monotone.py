@@ -64,6 +64,7 @@ TRIP_OF_CHUNKS = STALLED | {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("facts", [TRIP, TRIP_OF_CHUNKS])
 @pytest.mark.parametrize("factor", [1.1, 1.3, 2.0])
 def test_faster_kernels_never_slow_a_pipeline_of_long_sends(facts, factor):
@@ -204,7 +205,7 @@ def test_more_memory_never_leaves_fewer_plans():
     peak = np.sort(priced(problem, space)["peak_bytes"])
     table = price_keys(problem, space.keys)
     # Exactly at a candidate's need it fits; capacities in between, below the least and above the most as well.
-    chosen = peak[:: len(peak) // 4]
+    chosen = peak[:: len(peak) // 2]
     capacities = np.unique([peak[0] * 0.999, *chosen, *(chosen * 1.001), peak[-1], peak[-1] * 2])
     times, feasible = [], []
     for capacity in capacities.tolist():

@@ -82,6 +82,7 @@ def test_stages_in_several_domains_send_over_their_own_links(seed, overlaps, nic
     assert abs(found.time) <= (0.05 if found.columns["vpp"] > 1 else 0.03), found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plan", ["tp=4 pp=4 nvs.pp=2", "tp=2 pp=8 nvs.pp=4"])
 def test_the_stage_at_the_edge_of_a_domain_sends_over_a_nic_that_its_replicas_share(plan, tmp_path):
     """One NIC for the eight GPUs of a node, of which those of one stage send at a time."""
@@ -92,7 +93,7 @@ def test_the_stage_at_the_edge_of_a_domain_sends_over_a_nic_that_its_replicas_sh
     assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=0.003)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("gpus", "plan"),
     [
@@ -118,6 +119,7 @@ def test_weights_are_reduced_over_ranks_that_lie_together(gpus, plan, tmp_path):
     assert step.step_time_s == pytest.approx(priced, rel=0.03 if "dualpipe" in plan else TOLERANCE["none"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("gpus", "plan"),
     [
@@ -167,6 +169,7 @@ def test_replicas_of_shards_and_two_chains_are_reduced_where_they_lie(seed, sche
     assert abs(found.time) <= 0.03, found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recompute", ["none", "norms", pytest.param("full", marks=pytest.mark.slow)])
 def test_operands_in_8_bits_are_kept_as_priced(recompute, tmp_path):
     fp8 = ["model.layers.1.count=8", "assumptions.linear_dtype=fp8", "assumptions.fp8_saved_bytes=1"]
@@ -176,6 +179,7 @@ def test_operands_in_8_bits_are_kept_as_priced(recompute, tmp_path):
     assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("schedule", "rel"), [("zb-h1", 0.005), ("zb-v", 0.01)])
 def test_a_stage_keeps_what_gradients_of_weights_wait_for(schedule, rel, tmp_path):
     """Recomputed in full, the activations of four microbatches wait on the last of four stages."""
@@ -195,6 +199,7 @@ def test_the_head_keeps_no_logits_for_gradients_of_weights_that_wait(schedule, r
     assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=0.001)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_few_microbatches_under_zb_h2_take_as_long_as_one_through_all_stages(microbatches, tmp_path):
     few = {"model.layers.1.count": 8, "assumptions.dispatch_latency": "0 s"}
@@ -204,6 +209,7 @@ def test_few_microbatches_under_zb_h2_take_as_long_as_one_through_all_stages(mic
     assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=0.10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("plan", "bandwidth"),
     [
@@ -225,6 +231,7 @@ def test_gathers_that_wait_for_scatters_are_priced(plan, bandwidth, tmp_path):
     assert step.step_time_s == pytest.approx(dsx.evaluate(job, f"{plan} zero_stage=3").step_time_s, rel=0.05)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe"])
 def test_a_head_as_long_as_its_stage_is_waited_for(schedule, tmp_path):
     """Its gradients of weights fill no bubble."""
@@ -252,6 +259,7 @@ def test_gathers_and_offloaded_inputs_of_replays(tmp_path):
     assert _largest_peak(tmp_path / "offloaded") == pytest.approx(_priced_bytes(job, plan), rel=MEMORY)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layers", [1, 4])
 @pytest.mark.parametrize("plan", ["tp=8 microbatch_size=4", "dp=8"])
 def test_a_stage_of_few_layers_holds_what_it_is_priced_at(plan, layers, tmp_path):

@@ -125,7 +125,7 @@ def test_every_packaged_strategy_has_degrees():
     assert {*DEGREES} == {*strategy_names()}
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(37)
 @pytest.mark.parametrize(("strategy", "name"), [*product(DEGREES, MODELS)])
 def test_a_trace_has_what_is_priced(tmp_path, strategy, name):
     model = small(name)
@@ -160,7 +160,7 @@ def test_of_layers_of_later_models(tmp_path, strategy):
     compared(tmp_path, LATER | {"dimensions": used}, strategy, **plan)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("zero_stage", "schedule"), [*product(range(4), [one.name for one in SCHEDULES])])
 def test_under_every_schedule_and_stage_of_zero(tmp_path, schedule, zero_stage):
     plan = {"dp": 4, "pp": 2, "microbatch_size": 1, "zero_replicas": 2 if zero_stage % 2 else 1}
@@ -194,7 +194,7 @@ def held_layers(trace):
     return {name.partition(".")[0] for name in names if name.endswith(".optimizer")}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("schedule", [one.name for one in SCHEDULES])
 def test_of_a_long_pipeline_whose_stages_differ(tmp_path, schedule):
     """Six layers, embedding and head on four stages."""
@@ -221,6 +221,7 @@ def test_under_every_recomputation(tmp_path, recompute):
     compared(tmp_path, small("deepseek-v3", 1), "1d", 1, changes=unfused, **plan)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recompute", ["none", "full", "feed-forward"])
 def test_a_launch_for_every_operator(tmp_path, recompute):
     """The set of the paper prices a launch for the backward of every operator, and a fused backward that reads less."""
@@ -442,7 +443,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("strategy", LAYERS)
 @pytest.mark.parametrize("assumptions", ["default", "uncalibrated"])
 def test_a_layer_takes_the_seconds_that_it_is_priced_with(tmp_path, strategy, assumptions):

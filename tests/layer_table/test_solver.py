@@ -37,7 +37,7 @@ def assert_is_best(made, case, **choices):
     assert again == pytest.approx((made.step_time_s, made.bottleneck_s), rel=1e-12)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(300))
 def test_the_plan_is_the_best_of_all(seed):
     case = random_case(seed)
@@ -78,7 +78,7 @@ def test_stages_are_what_they_cost():
 WITHOUT = {"zero_stages": (0,), "recompute": (False,)}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(200))
 def test_the_plan_is_the_best_where_parameters_pull_away(seed):
     case = tense_case(seed)
