@@ -237,6 +237,21 @@ class Manifest:
         return columns_with(self.what_if, self.spec.get("partition") == OPTIMAL)
 
     @property
+    def num_rows(self) -> int:
+        """The number of rows of the set, over all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def near(self) -> Path | None:
+        """The file of the sweep, which may name files relative to it; None if there is none."""
+        return Path(self.spec_file) if self.spec_file else None
+
+    @property
+    def strategy_paths(self) -> dict[str, str]:
+        """The strategies as the sweep states them, which may be paths, by the names that rows have."""
+        return dict(zip(self.names["strategy"], self.spec["resolved"]["strategy"], strict=True))
+
+    @property
     def sweep(self) -> StatedSweep:
         """The sweep that `spec` states, typed."""
         return StatedSweep.model_validate(self.spec)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsx.config.sweep_file import FASTEST, KeepPareto, KeepTop
@@ -11,7 +10,6 @@ from dsx.text import Data, printable
 from dsx.units import counted, format_quantity, stated_quantity
 
 if TYPE_CHECKING:
-    from dsx.notation.model import Model
     from dsx.pricing.problem import Problem
     from dsx.results.manifest import Counts, Manifest
 
@@ -111,27 +109,7 @@ def kept_text(manifest: "Manifest") -> str:
 
 def rows_text(manifest: "Manifest") -> str:
     """Return how many rows the set has, and in how many files."""
-    rows = sum(part.rows for part in manifest.parts)
-    return f"{counted(rows, 'row')} in {counted(len(manifest.parts), 'file')}"
-
-
-def model_of(folder: Path, manifest: "Manifest", strategy: str, cluster: str) -> "Model":
-    """Return the model of the set in `folder` under a strategy on a cluster, built from today's layer definitions.
-
-    Raises InputError if a layer definition no longer exists.
-    """
-    from dsx.config.assumption_set import AssumptionsSpec
-    from dsx.config.model_file import ModelSpec
-    from dsx.notation.model import build_model
-    from dsx.results.manifest import files_on, stated_files
-
-    resolved = files_on(manifest.spec["resolved"], cluster)
-    # Rows have the name of a strategy; the sweep may have its path.
-    path = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
-    with stated_files(folder):
-        model = ModelSpec.model_validate(resolved["model"])
-        assumptions = AssumptionsSpec.model_validate(resolved["assumptions"])
-    return build_model(model, assumptions, path, Path(manifest.spec_file) if manifest.spec_file else None)
+    return f"{counted(manifest.num_rows, 'row')} in {counted(len(manifest.parts), 'file')}"
 
 
 def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[object, object]]:

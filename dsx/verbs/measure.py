@@ -291,13 +291,12 @@ def _plans(
         rows = fastest(folder, top)
         if not rows:
             raise NothingFeasible(f"no plan to measure: none of the rows of {folder} is feasible")
-        paths = dict(zip(manifest.names["strategy"], manifest.spec["resolved"]["strategy"], strict=True))
         for row in rows:
             plans.append(row["plan"])
             strategy = row["plan"]["strategy"]
             if strategy not in models:
                 inputs = inputs_of(folder, manifest, row["hardware"])
-                built = build_model(inputs.model, inputs.assumptions, paths[strategy], inputs.near)
+                built = build_model(inputs.model, inputs.assumptions, manifest.strategy_paths[strategy], inputs.near)
                 models[strategy] = built, inputs.assumptions
     elif what is None:
         raise InputError(f"{hint}; neither is given")

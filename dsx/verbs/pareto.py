@@ -78,6 +78,6 @@ def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot
             remark(f"{plot} is the front of {x} and {y} alone")
     why = ""
     if not plans:
-        rows = sum(part.rows for part in read_manifest(folder).parts)
+        rows = read_manifest(folder).num_rows
         why = f"no front: none of the {rows} rows of {folder} is feasible and has a number in {' and '.join(names)}"
     return Front(chosen, plans, why)

@@ -82,8 +82,9 @@ def draw(
     same = of_sweep and options.get("kind", of_sweep["kind"]) == of_sweep["kind"]
     draw_picture(folder, {**of_sweep, **options} if same else options, path)
     if manifest.counts and not manifest.counts.feasible:
-        rows = sum(part.rows for part in manifest.parts)
-        raise NothingFeasible(f"none of the {counted(rows, 'row')} of {folder} is feasible, as {path} says")
+        raise NothingFeasible(
+            f"none of the {counted(manifest.num_rows, 'row')} of {folder} is feasible, as {path} says"
+        )
 
 
 def draw_picture(folder: Path, plot: DataView, path: Path) -> None:

@@ -84,9 +84,8 @@ def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
     row: Data = rows.to_dict(orient="records")[0]  # pyright: ignore[reportAssignmentType]
     sweep, inputs = manifest.sweep, inputs_of(folder, manifest, row)
     resolved = files_on(manifest.spec["resolved"], row["cluster"])
-    # Rows have the name of a strategy; the sweep may have its path.
     name = row["strategy"]
-    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[name]
+    strategy = manifest.strategy_paths[name]
     if inputs.problem([strategy], None).fingerprint()[name] != resolved["layers"][name]:
         warn(
             "the layer definitions have changed since the row was priced; the numbers are those of today's definitions"
@@ -112,9 +111,8 @@ def rows_of_candidate(folder: Path, manifest: Manifest, candidate: str) -> "pd.D
     rows = load_chosen(folder, ["candidate"], of_candidate)
     if rows.empty:
         raise InputError(
-            f"no candidate {candidate!r} among the {counted(sum(part.rows for part in manifest.parts), 'row')} of "
-            f"{folder}: an id is a number of its column 'candidate'; 'dsx show {folder} --json' prints those of the "
-            "fastest"
+            f"no candidate {candidate!r} among the {counted(manifest.num_rows, 'row')} of {folder}: an id is a number "
+            f"of its column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
         )
     return rows
 
@@ -150,9 +148,8 @@ def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) 
     resolved = files_on(manifest.spec["resolved"], str(hardware["cluster"]))
     files = {name: resolved[name] for name in ("model", "assumptions", "operator_times") if name in resolved}
     files["cluster"] = resolved["clusters"][manifest.names["cluster"].index(str(hardware["cluster"]))]
-    near = Path(manifest.spec_file) if manifest.spec_file else None
     with stated_files(folder):
-        data = Inputs.from_data(files, near).to_data()
+        data = Inputs.from_data(files, manifest.near).to_data()
         for extra in manifest.what_if:
             *sections, name = extra.name.split(".")
             value = hardware[extra.name]
@@ -160,7 +157,7 @@ def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) 
             for section in sections:
                 part = part[section]
             part[name] = _text(extra.name, value) if isinstance(value, float) else value
-        return Inputs.from_data(data, near)
+        return Inputs.from_data(data, manifest.near)
 
 
 def taken_lines(folder: Path, manifest: Manifest, plans: Sequence[DataView]) -> list[str]:

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 from dsx.errors import InputError, file_path
 from dsx.launching.request import LaunchSettings
 from dsx.launching.writers import launch_by, launch_data, launch_text
-from dsx.notation.model import Model
+from dsx.notation.model import Model, build_model
 from dsx.progress import warn
 from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest
 from dsx.results.sets import as_plans, fastest, read_manifest
 from dsx.tables.format import hardware_text, table, wrapped
-from dsx.tables.job import counts_text, hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
+from dsx.tables.job import counts_text, hardware_of, kept_text, rows_text, title_of, what_if_values
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.tables.terms import costs_text
 from dsx.text import Data
 from dsx.units import counted
 from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import count
+from dsx.verbs.job import Inputs
 from dsx.verbs.result_row import inputs_of, rows_of_candidate, taken_lines
 from dsx.verbs.searched import run_by_none
 
@@ -49,10 +50,8 @@ class ShownSet(PricedPlans):
     @property
     def infeasible(self) -> str:
         """Why there is no plan to show; empty if there is one."""
-        if self.priced:
-            return ""
-        rows = sum(part.rows for part in self.manifest.parts)
-        return f"no plan to show: none of the {counted(rows, 'row')} of {self.folder} is feasible"
+        rows = counted(self.manifest.num_rows, "row")
+        return "" if self.priced else f"no plan to show: none of the {rows} of {self.folder} is feasible"
 
     def _data(self) -> Data:
         manifest, counts, sweep = self.manifest, self.manifest.counts, self.manifest.sweep
@@ -75,7 +74,7 @@ class ShownSet(PricedPlans):
             "finished": manifest.finished or None,
             "dsx_version": manifest.dsx_version,
             **{name: getattr(counts, name) if counts else None for name in (*numbers, "rejected")},
-            "rows": sum(part.rows for part in manifest.parts),
+            "rows": manifest.num_rows,
             "parts": len(manifest.parts),
             "plans": [
                 plan | {"launch": launch and launch_data(launch)}
@@ -131,22 +130,25 @@ def show(
 
 def _launches(folder: Path, plans: Sequence[Data], manifest: Manifest) -> list[LaunchSettings | None]:
     """Return the launch flags of rows; None, with a warning, if their layer definitions no longer exist."""
-    models: dict[tuple[str, str], Model | None] = {}
+    priced: dict[tuple[str, ...], tuple[Inputs, Model] | None] = {}  # by strategy and hardware
     words = manifest.spec["resolved"].get("framework", {}).get("flags")
     launches: list[LaunchSettings | None] = []
     for plan in plans:
-        named = strategy, cluster = plan["plan"]["strategy"], plan["hardware"]["cluster"]
-        if named not in models:
+        strategy, hardware = plan["plan"]["strategy"], plan["hardware"]
+        key = strategy, *map(str, hardware.values())
+        if key not in priced:
+            priced[key] = None
             try:
-                models[named] = model_of(folder, manifest, strategy, cluster)
+                inputs = inputs_of(folder, manifest, hardware)
+                path = manifest.strategy_paths[strategy]
+                priced[key] = inputs, build_model(inputs.model, inputs.assumptions, path, inputs.near)
             except InputError as error:
                 warn(f"no launch flags under {strategy}: {error}")
-                models[named] = None
-        launch = None
-        if (model := models[named]) is not None:
-            inputs = inputs_of(folder, manifest, plan["hardware"])
-            launch = launch_by(words, plan["plan"], inputs.model, model, inputs.assumptions, inputs.cluster.device)
-        launches.append(launch)
+        launches.append(None)
+        if (of_row := priced[key]) is not None:
+            inputs, model = of_row
+            device = inputs.cluster.device
+            launches[-1] = launch_by(words, plan["plan"], inputs.model, model, inputs.assumptions, device)
     return launches
 
 

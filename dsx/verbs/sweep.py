@@ -469,11 +469,10 @@ class SweepRun:
         """Return the answer, and remark how much was priced."""
         spec, seconds = self.spec, time.monotonic() - self._started
         counts = manifest.counts or Counts(0, 0, {})
-        num_rows = sum(part.rows for part in manifest.parts)
         rate = f" in {seconds:.1f} s ({rate_text(self._priced / max(seconds, 1e-9))})" if self._priced else ""
         steps = steps_text(spec.global_batch_size, self.problems[0].sequence_length)
         priced = f"{counts_text(counts)}; {self._priced:,} priced now{rate}"
-        remark(f"{priced}; {steps}; {counted(num_rows, 'row')} in {self.folder}")
+        remark(f"{priced}; {steps}; {counted(manifest.num_rows, 'row')} in {self.folder}")
         varied = [*(["cluster"] if len(self.inputs) > 1 else []), *spec.what_if.fields]
         of_keep = spec.keep.per if isinstance(spec.keep, KeepTop) else []
         per = [*varied, *(name for name in dict.fromkeys(of_keep) if name not in varied)]
@@ -491,7 +490,7 @@ class SweepRun:
         if left_out:
             remark(left_out_text(left_out))
         of_bounds = {name: getattr(counts, name) for name in ("skipped", "bounded", "cut")}
-        numbers = (counts.candidates, counts.feasible, num_rows)
+        numbers = (counts.candidates, counts.feasible, manifest.num_rows)
         return Swept(self.folder, *numbers, plans, varied, why, left_out, **of_bounds)
 
 

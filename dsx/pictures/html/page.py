@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 
 import yaml
 
@@ -90,7 +89,7 @@ def _files(manifest: Manifest) -> Iterator[tuple[str, Mapping[str, object], list
     Values have their dotted path and their source, of the file of today if that can be read.
     """
     spec, resolved = manifest.spec, manifest.spec["resolved"]
-    near = Path(manifest.spec_file) if manifest.spec_file else None
+    near = manifest.near
     clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
     of_clusters = zip(clusters, resolved["clusters"], strict=True)
     named = [(spec["assumptions"], resolved["assumptions"]), *of_clusters]
@@ -172,7 +171,6 @@ def plan_command(manifest: Manifest, priced: Priced, verb: str, *options: str) -
     plan, spec = priced["plan"], manifest.spec
     clusters = spec["cluster"] if isinstance(spec["cluster"], list) else [spec["cluster"]]
     cluster = clusters[manifest.names["cluster"].index(priced["hardware"]["cluster"])]
-    strategies = dict(zip(manifest.names["strategy"], spec["resolved"]["strategy"], strict=True))
     varied = [
         f"{'' if is_assumption(name) else 'cluster.'}{name}={exact_quantity(value, varied_field(name).unit)}"
         for name, value in priced["hardware"].items()
@@ -185,7 +183,7 @@ def plan_command(manifest: Manifest, priced: Priced, verb: str, *options: str) -
         "global-batch-size": plan["global_batch_size"],
         "sequence-length": plan["sequence_length"],
         "assumptions": spec["assumptions"],
-        "strategy": strategies[plan["strategy"]],
+        "strategy": manifest.strategy_paths[plan["strategy"]],
         "operator-times": spec.get("operator_times") if verb == "evaluate" else None,  # launch files have no use for it
     }
     words = [word for name, value in job.items() if value is not None for word in (f"--{name}", str(value))]
