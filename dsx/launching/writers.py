@@ -212,9 +212,8 @@ def of_words(words: str | None, place: str = "flags") -> Framework:
     """
     if words is not None and words not in FRAMEWORKS:
         titles = ", ".join(FRAMEWORKS)
-        raise SpecError(
-            f"{place}: no launch files have the words {words!r}{did_you_mean(words, FRAMEWORKS)} (known: {titles})"
-        )
+        near = did_you_mean(words, FRAMEWORKS)
+        raise SpecError(f"{place}: no launch files have the words {words!r}{near} (known: {titles})")
     return FRAMEWORKS[words or _USUAL]
 
 

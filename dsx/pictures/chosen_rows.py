@@ -38,12 +38,10 @@ _CAPACITY = "device.hbm_capacity"
 # The powers of the step time and of the number of GPUs to which a column is proportional. With ideal scaling the step
 # time has the power -1 of the GPUs.
 _POWERS = {
-    "step_time_s": (1, 0),
-    "training_days": (1, 0),
+    **dict.fromkeys(("step_time_s", "training_days"), (1, 0)),
     "tokens_per_s": (-1, 0),
-    "mfu": (-1, -1),
+    **dict.fromkeys(("mfu", PER_GPU), (-1, -1)),
     **dict.fromkeys(("gpu_hours", "cost_usd", "energy_kwh"), (1, 1)),
-    PER_GPU: (-1, -1),
 }
 _FACTOR = 2.0  # of the best value: a plan that takes longer is no alternative
 
@@ -127,9 +125,8 @@ def refuse_many(count: int, room: int, what: str, columns: Sequence[str]) -> Non
     """Raise InputError if a picture would have more bars, lines, ... than a reader can distinguish."""
     if count > room:
         names = " and ".join(columns)
-        raise InputError(
-            f"{names}: {count:,} {what}, but a picture has room for {room}; take another column, or fewer rows"
-        )
+        has = f"a picture has room for {room}; take another column, or fewer rows"
+        raise InputError(f"{names}: {count:,} {what}, but {has}")
 
 
 def ideal(column: str, num_gpus: Numbers, values: Numbers) -> Numbers:

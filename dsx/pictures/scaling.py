@@ -109,9 +109,8 @@ def scaling(
         if not columns:
             raise InputError("a baseline is one of the lines: `by` must name the column of the lines")
         if unit_of(df, y) not in _TIMES and y not in LARGER_IS_BETTER:
-            raise InputError(
-                f"a baseline shows how many times faster the others are, but {y!r} is neither time nor rate"
-            )
+            shows = "a baseline shows how many times faster the others are"
+            raise InputError(f"{shows}, but {y!r} is neither time nor rate")
     picture = scaling_picture(df, x, y, columns)
     lines, size, label = picture.lines, picture.y.size, picture.y.label
     x_values = lines[0].x if lines else []

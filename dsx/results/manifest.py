@@ -345,9 +345,8 @@ def from_json(text: bytes, place: str) -> Manifest:
     except pydantic.ValidationError as error:
         manifest, wrong = None, reason(error)
     if manifest is None or wrong:
-        raise StoreError(
-            f"{place} is not the manifest of a result set ({wrong}); run the sweep again, into another folder"
-        )
+        cure = "run the sweep again, into another folder"
+        raise StoreError(f"{place} is not the manifest of a result set ({wrong}); {cure}")
     files = manifest.spec["resolved"]
     assumptions = {_FORMER_FIELDS.get(name, name): value for name, value in files["assumptions"].items()}
     return dataclasses.replace(manifest, spec={**manifest.spec, "resolved": {**files, "assumptions": assumptions}})

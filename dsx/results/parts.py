@@ -83,9 +83,8 @@ def encode(rows: Mapping[str, np.ndarray], counts: Counts, manifest: Manifest) -
         raise StoreError(f"columns of different lengths: {lengths}")
     about = schema.metadata | {_COUNTS: json.dumps(dataclasses.asdict(counts), sort_keys=True).encode()}
     buffer = pa.BufferOutputStream()
-    pq.write_table(
-        pa.Table.from_arrays(arrays, schema=schema.with_metadata(about)), buffer, **write_options(manifest.columns)
-    )
+    rows_table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(about))
+    pq.write_table(rows_table, buffer, **write_options(manifest.columns))
     return buffer.getvalue()
 
 

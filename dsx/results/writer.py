@@ -115,10 +115,8 @@ class Writer:
             files = {part_name(first + number): part for number, part in filled.items()}
             for name in files:
                 if name not in replaced and os.path.lexists(self._folder / name):
-                    raise StoreError(
-                        f"{self._folder / name} already exists and is not of this sweep; move it elsewhere and run the "
-                        "same command again"
-                    )
+                    foreign = f"{self._folder / name} already exists and is not of this sweep"
+                    raise StoreError(f"{foreign}; move it elsewhere and run the same command again")
             done = dataclasses.replace(
                 self._manifest,
                 parts=tuple(StoredPart(name, part.rows) for name, part in files.items()),

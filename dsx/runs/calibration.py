@@ -57,10 +57,8 @@ def check_fitted(assumptions: AssumptionsSpec, between: Between) -> None:
             "matrix_efficiency: {value: 0.8, between: [0.5, 1]}"
         )
     if len(between) > MOST_FIELDS:
-        raise SpecError(
-            f"assumption set {assumptions.name!r} has {len(between)} fields with 'between', but at most {MOST_FIELDS} "
-            "can be fitted at once"
-        )
+        most = f"at most {MOST_FIELDS} can be fitted at once"
+        raise SpecError(f"assumption set {assumptions.name!r} has {len(between)} fields with 'between', but {most}")
 
 
 def may_adapt(assumptions: AssumptionsSpec) -> bool:

@@ -178,15 +178,13 @@ def groups_of(
     members: dict[Hashable, dict[Hashable, list[int]]] = {}
     for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s) & np.isfinite(predicted_s))):
         members.setdefault(rows.group[row], {}).setdefault(rows.layout[row], []).append(row)
-    return [
-        LayoutGroup(
-            rows.source[next(iter(layouts.values()))[0]],
-            np.array([np.median(rows.measured_s[layout]) for layout in layouts.values()]),
-            np.array([np.median(predicted_s[layout]) for layout in layouts.values()]),
-        )
-        for layouts in members.values()
-        if len(layouts) >= least
-    ]
+    layout_groups: list[LayoutGroup] = []
+    for layouts in (of_group for of_group in members.values() if len(of_group) >= least):
+        of_layouts = [*layouts.values()]
+        times = (rows.measured_s, predicted_s)
+        medians = (np.array([np.median(seconds[at]) for at in of_layouts]) for seconds in times)
+        layout_groups.append(LayoutGroup(rows.source[of_layouts[0][0]], *medians))
+    return layout_groups
 
 
 def regret(group: LayoutGroup) -> float:

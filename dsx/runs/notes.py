@@ -103,14 +103,9 @@ def unread_words(notes: str, columns: Collection[str], model: ModelSpec) -> tupl
     """Return the names of what the notes mention and the row is not priced with; `columns` are those it states."""
     options = {option for entry in model.sequence for option in entry.layer.options}
     is_mixed = len({"experts" in dict(entry.layer.blocks).values() for entry in model.sequence[1:-1]}) > 1
-    return tuple(
-        word.name
-        for word in WORDS
-        if re.search(word.pattern, notes, re.IGNORECASE)
-        and word.column not in columns
-        and word.option not in options
-        and not (word.mixed and is_mixed)
-    )
+    named = (word for word in WORDS if re.search(word.pattern, notes, re.IGNORECASE))
+    unread = (word for word in named if word.column not in columns and word.option not in options)
+    return tuple(word.name for word in unread if not (word.mixed and is_mixed))
 
 
 ZERO_GROUP = "zero_group"  # ranks of a ZeRO shard group, from which zero_replicas follows

@@ -133,10 +133,7 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         fits=peak <= np.where(inferred, MARGIN, 1.0) * capacity,
-        inferred_recompute=tuple(
-            str(setup.plan["recompute"]) if is_filled else None
-            for setup, is_filled in zip(setups, inferred, strict=True)
-        ),
+        inferred_recompute=tuple(str(s.plan["recompute"]) if is_inferred(s) else None for s in setups),
         reason=tuple(reasons.get(row) for row in range(len(setups))),
     )
 
@@ -149,6 +146,7 @@ def compare(
     rows = [row for row, setup in enumerate(priced) if setup]
     predictions = predict([setup for setup in priced if setup], assumptions)
     position = {row: place for place, row in enumerate(rows)}  # in the predictions
+    inferred = dict(zip(rows, predictions.inferred_recompute, strict=True))
     pairs = [*zip(runs, priced, strict=True)]
     seconds = [measured_step_time(setup) if setup else run.measured_iter_s for run, setup in pairs]
     memory = [measured_bytes(run) for run in runs]
@@ -190,9 +188,7 @@ def compare(
         fits=predicted(predictions.fits) == 1,
         group=tuple(setup and group_of(setup) for setup in priced),
         layout=tuple(setup and layout_of(setup) for setup in priced),
-        inferred_recompute=tuple(
-            predictions.inferred_recompute[position[row]] if row in position else None for row in range(len(runs))
-        ),
+        inferred_recompute=tuple(inferred.get(row) for row in range(len(runs))),
         reason=tuple(reasons),
     )
 

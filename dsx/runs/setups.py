@@ -163,9 +163,8 @@ def _setup(run: MeasuredRun, catalogue: _Catalogue) -> Setup:
     recompute, schedule = _recompute(values["recompute"]), _schedule(run)
     layout = {} if values["stage_layers"] is None else {LAYOUT: _layout(values, model)}
     if values["vpp"] > 1 and schedule not in _INTERLEAVED and values["vpp"] != _CHUNKS[schedule]:
-        raise UnmodelledError(
-            "vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}"
-        )
+        detail = f"schedule={schedule}, vpp={values['vpp']}"
+        raise UnmodelledError("vpp with a schedule that has no virtual stages", detail)
     if values["node_network"]:
         cluster = with_node_network(cluster, values["node_network"], values["gpus_per_node"])
     # With fused attention there are no scores to recompute: fully sharded recipes mean another policy.

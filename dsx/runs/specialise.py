@@ -48,9 +48,8 @@ def prior_of(assumptions: AssumptionsSpec) -> Prior:
     free, noise = assumptions.specialise, assumptions.noise
     if not free or noise is None:
         missing = "noise" if free else "specialise"
-        raise SpecError(
-            f"assumption set {assumptions.name!r} cannot be adapted to a few runs: it states no {missing!r}"
-        )
+        name = assumptions.name
+        raise SpecError(f"assumption set {name!r} cannot be adapted to a few runs: it states no {missing!r}")
     fields = AssumptionsSpec.model_fields
     bounds = {name: bounds_of(fields[name], entry.between) for name, entry in free.items()}
     return Prior(bounds, np.array([entry.deviation for entry in free.values()]), noise)

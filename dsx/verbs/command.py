@@ -204,18 +204,10 @@ _SHOWN = {
     **dict.fromkeys(("y", "value", "by"), "COLUMN"),
     **dict.fromkeys(("memory_margin", "gap"), "SHARE"),
     **dict.fromkeys(("operator_times", "instance"), "FILE"),
-    "budget": "USD",
-    "train_tokens": "N",
-    "seed": "N",
-    "baseline": "VALUE",
-    "candidate": "ID",
-    "width": "T",
-    "network": "FILE:NAME",
-    "memory": "SIZE",
-    "speeds": "LIST",
-    "kind": "KIND",
-    "ranks": "all|stages|0,5,9",
+    **dict.fromkeys(("train_tokens", "seed"), "N"),
 }
+_SHOWN |= {"budget": "USD", "baseline": "VALUE", "candidate": "ID", "width": "T", "network": "FILE:NAME"}
+_SHOWN |= {"memory": "SIZE", "speeds": "LIST", "kind": "KIND", "ranks": "all|stages|0,5,9"}
 _SHOWN_OF_TYPE: Mapping[object, str] = {str: "NAME", Path: "FILE", list[str]: "COLUMN"}
 
 
