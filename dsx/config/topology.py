@@ -15,7 +15,8 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar, Union, get_args
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self, TypeVar, Union, get_args
 
 from pydantic import (
     AfterValidator,
@@ -111,13 +112,15 @@ def _check_levels(levels: list[L]) -> list[L]:
 
 
 Levels = Annotated[list[L], Field(min_length=1, max_length=_MOST_LEVELS), AfterValidator(_check_levels)]
-Units = tuple[str, int | None]  # of a level: its name, and how many units of the level below it joins; None: no limit
-# Of a level: the bandwidth for one GPU when all GPUs send, and the latency of a message that crosses it.
-Speed = tuple[float, float]
 
 
-def _nic(net: SlowTierSpec) -> Speed:
-    return net.bandwidth, net.latency
+class Level(NamedTuple):
+    """A level outside the fast domain, as one GPU sees it."""
+
+    name: str
+    units: int | None  # how many units of the level below it joins; None: no limit
+    bandwidth: float  # for one GPU when all GPUs send
+    latency: float  # of a message that crosses it
 
 
 def _stated(latency: float | None, usual: float) -> float:
@@ -130,15 +133,8 @@ class Topology(Spec, ABC):
     gpus: Count | None = None  # of the whole machine; None: the product of the levels
 
     @abstractmethod
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return the units of each level outside the fast domain of `domain` GPUs.
-
-        Raises ValueError, with the difference, where levels do not fit.
-        """
-
-    @abstractmethod
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
-        """Return the speed of each level outside the fast domain."""
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
+        """Return the levels; raises ValueError, with the difference, where one does not fit the fast domain."""
 
 
 class FatTreeSpec(Topology):
@@ -158,23 +154,19 @@ class FatTreeSpec(Topology):
             )
         return levels
 
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return those of the stated levels."""
-        return [(level.name, level.units) for level in self.levels]
-
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
-        """Return bandwidth = NIC / (product of the oversubscriptions of the levels below).
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
+        """Return levels of bandwidth = NIC / (product of the oversubscriptions of the levels below).
 
         Oversubscription limits the uplinks of a level, so the first level has the bandwidth of the NICs (Leiserson,
         IEEE Trans. Computers C-34, 1985; Al-Fares, Loukissas and Vahdat, SIGCOMM 2008).
         """
         bandwidth, latency = net.bandwidth, net.latency
-        speeds: list[Speed] = []
+        levels: list[Level] = []
         for level in self.levels:
             latency = _stated(level.latency, latency)
-            speeds.append((bandwidth, latency))
+            levels.append(Level(level.name, level.units, bandwidth, latency))
             bandwidth = bandwidth / level.oversubscription
-        return speeds
+        return levels
 
 
 class SpineLeafSpec(Topology):
@@ -187,18 +179,15 @@ class SpineLeafSpec(Topology):
     uplink_bandwidth: BytesPerSecond  # of one uplink, per direction
     spine_latency: Seconds | None = None  # total latency of a message through the spine; None: as through a leaf
 
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return leaf and spine."""
-        return ("leaf", self.domains_per_leaf), ("spine", self.leaves)
-
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
         """Return NIC, and a GPU's share of the uplinks, uplinks * bandwidth / (domains * GPUs per domain).
 
         The oversubscription is NIC over that share, at least 1 (Alizadeh and Edsall, HotI 2013: a two-stage Clos
         network).
         """
         share = self.uplinks_per_leaf * self.uplink_bandwidth / (self.domains_per_leaf * nvs.size)
-        return [_nic(net), (min(net.bandwidth, share), _stated(self.spine_latency, net.latency))]
+        leaf = Level("leaf", self.domains_per_leaf, net.bandwidth, net.latency)
+        return leaf, Level("spine", self.leaves, min(net.bandwidth, share), _stated(self.spine_latency, net.latency))
 
 
 class RailOptimizedSpec(Topology):
@@ -210,11 +199,7 @@ class RailOptimizedSpec(Topology):
     oversubscription: Oversubscription = 1.0  # of the uplinks of the leaves
     spine_latency: Seconds | None = None  # total latency of a message through the spine; None: as along a rail
 
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return rail and spine."""
-        return (("rail", self.domains_per_unit), ("spine", self.units))
-
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
         """Return NIC, and NIC / oversubscription.
 
         Inside a unit, GPUs of the same position in their domains are one switch apart. A message between different
@@ -222,7 +207,9 @@ class RailOptimizedSpec(Topology):
         no transfer time. A group with several members in a domain sends on the rail of each (NVIDIA DGX SuperPOD
         reference architecture, H100: from memory of it).
         """
-        return [_nic(net), (net.bandwidth / self.oversubscription, _stated(self.spine_latency, net.latency))]
+        bandwidth, latency = net.bandwidth / self.oversubscription, _stated(self.spine_latency, net.latency)
+        rail = Level("rail", self.domains_per_unit, net.bandwidth, net.latency)
+        return rail, Level("spine", self.units, bandwidth, latency)
 
 
 class TorusSpec(Topology):
@@ -243,22 +230,20 @@ class TorusSpec(Topology):
         """
         return self.link_bandwidth * (2 if self.wrap else 1)
 
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return the dimensions after the first, and the NICs between tori."""
-        if self.shape[0] != domain:
-            raise ValueError(
-                f"the first dimension of the torus is the fast domain: network.nvs.size is {domain}, "
-                f"{_off(domain, self.shape[0])} the first size of shape, {self.shape[0]}"
-            )
-        return (*zip(("y", "z"), self.shape[1:], strict=False), ("net", None))
-
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
-        """Return `along` for each dimension after the first, and the speed of the NICs.
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
+        """Return each dimension after the first, with the bandwidth `along` it, and the NICs between tori.
 
         A group on a part of a dimension has no wrap-around and half the bandwidth (Jouppi et al., arXiv 2304.01433,
         section 2; rings of one dimension after the other: Sack and Gropp, PPoPP 2012).
         """
-        return [*[(self.along, _stated(self.latency, nvs.latency))] * len(self.shape[1:]), _nic(net)]
+        if self.shape[0] != nvs.size:
+            raise ValueError(
+                f"the first dimension of the torus is the fast domain: network.nvs.size is {nvs.size}, "
+                f"{_off(nvs.size, self.shape[0])} the first size of shape, {self.shape[0]}"
+            )
+        hop_s, dimensions = _stated(self.latency, nvs.latency), zip(("y", "z"), self.shape[1:], strict=False)
+        inner = (Level(name, size, self.along, hop_s) for name, size in dimensions)
+        return *inner, Level("net", None, net.bandwidth, net.latency)
 
 
 class DragonflySpec(Topology):
@@ -285,18 +270,8 @@ class DragonflySpec(Topology):
             )
         return self
 
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return router, group and all groups."""
-        if excess := self.gpus_per_router % domain:
-            raise ValueError(
-                f"gpus_per_router: {self.gpus_per_router} GPUs are not a multiple of the fast domain, "
-                f"{domain}: {domain - excess} short of {self.gpus_per_router // domain + 1} domains"
-            )
-        routers = self.gpus_per_router // domain
-        return ("router", routers), ("group", self.routers_per_group), ("global", self.groups)
-
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
-        """Return a GPU's share of the links of its router.
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
+        """Return router, group and all groups, each with a GPU's share of the links of its router.
 
         With p GPUs per router and a routers per group it is (a - 1) local_bandwidth / p inside the group, and
         global_links_per_router * global_bandwidth / p between groups, under uniform traffic on shortest paths (Kim,
@@ -305,12 +280,22 @@ class DragonflySpec(Topology):
         Not modelled: traffic between two groups alone, which has one direct link and takes up to twice as many links
         on detours.
         """
+        domains, excess = divmod(self.gpus_per_router, nvs.size)
+        if excess:
+            raise ValueError(
+                f"gpus_per_router: {self.gpus_per_router} GPUs are not a multiple of the fast domain, "
+                f"{nvs.size}: {nvs.size - excess} short of {domains + 1} domains"
+            )
         in_group, per_gpu = net.bandwidth, 1.0 / self.gpus_per_router
         if self.routers_per_group > 1:
             in_group = min(in_group, (self.routers_per_group - 1) * self.local_bandwidth * per_gpu)
         outside = min(in_group, self.global_links_per_router * self.global_bandwidth * per_gpu)
         local = _stated(self.local_latency, net.latency)
-        return [_nic(net), (in_group, local), (outside, _stated(self.global_latency, local))]
+        return (
+            Level("router", domains, net.bandwidth, net.latency),
+            Level("group", self.routers_per_group, in_group, local),
+            Level("global", self.groups, outside, _stated(self.global_latency, local)),
+        )
 
 
 class FullyConnectedSpec(Topology):
@@ -320,17 +305,13 @@ class FullyConnectedSpec(Topology):
     domains: Annotated[Count, Field(ge=2)]
     link_bandwidth: BytesPerSecond  # between two domains, per direction
 
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return the one level."""
-        return (("net", self.domains),)
-
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
-        """Return a GPU's share of its domain's links, (domains - 1) * link_bandwidth / GPUs of a domain.
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
+        """Return one level, a GPU's share of its domain's links, (domains - 1) * link_bandwidth / GPUs of a domain.
 
         A group on some of the domains uses only the links among them, as in a fast domain that is a mesh.
         """
         share = (self.domains - 1) * self.link_bandwidth / nvs.size
-        return [(min(net.bandwidth, share), net.latency)]
+        return (Level("net", self.domains, min(net.bandwidth, share), net.latency),)
 
 
 class LevelsSpec(Topology):
@@ -339,18 +320,14 @@ class LevelsSpec(Topology):
     kind: Literal["levels"]
     levels: Levels[NumberedLevelSpec]
 
-    def level_units(self, domain: int) -> Sequence[Units]:
-        """Return those of the stated levels."""
-        return [(level.name, level.units) for level in self.levels]
-
-    def level_speeds(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Speed]:
-        """Return the stated speeds, none faster than the level below: a path has the least bandwidth of its levels."""
-        least = net.bandwidth
-        speeds: list[Speed] = []
-        for level in self.levels:
-            least = min(least, level.bandwidth)
-            speeds.append((least, level.latency))
-        return speeds
+    def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
+        """Return those stated, none faster than the level below: a path has the least bandwidth of its levels."""
+        stated = (level.bandwidth for level in self.levels)
+        least = [*accumulate(stated, min, initial=net.bandwidth)][1:]
+        return [
+            Level(level.name, level.units, bandwidth, level.latency)
+            for level, bandwidth in zip(self.levels, least, strict=True)
+        ]
 
 
 _KINDS = FatTreeSpec, SpineLeafSpec, RailOptimizedSpec, TorusSpec, DragonflySpec, FullyConnectedSpec, LevelsSpec
@@ -382,17 +359,16 @@ else:
     ]
 
 
-def _check_sizes(topology: Topology, domain: int) -> None:
-    """Raise ValueError where the levels do not fit each other, or their product is not the stated number of GPUs."""
-    levels = topology.level_units(domain)
-    limited = {name: units for name, units in levels if units is not None}
+def _check_sizes(topology: Topology, levels: Sequence[Level], domain: int) -> None:
+    """Raise ValueError where the product of the levels is too large, or not the stated number of GPUs."""
+    limited = {level.name: level.units for level in levels if level.units is not None}
     size = domain * math.prod(limited.values())
     if size > LARGEST_COUNT:
         raise ValueError(f"the levels multiply to {size} GPUs; at most {LARGEST_COUNT} are allowed")
     if topology.gpus is None:
         return
     factors = " * ".join(f"{name}={units}" for name, units in ({INNERMOST: domain} | limited).items())
-    if levels[-1][1] is None and not isinstance(topology, TorusSpec):
+    if levels[-1].units is None and not isinstance(topology, TorusSpec):
         if topology.gpus % size:
             raise ValueError(
                 f"gpus: {topology.gpus} GPUs are not a multiple of {factors} = {size}: "
@@ -417,9 +393,10 @@ class NetworkSpec(Spec):
     @classmethod
     def _fits_the_domain(cls, topology: Topology | None, info: ValidationInfo) -> Topology | None:
         nvs: FastTierSpec | None = info.data.get("nvs")
-        if topology is None or nvs is None:
+        net: SlowTierSpec | None = info.data.get("net")
+        if topology is None or nvs is None or net is None:
             return topology
-        _check_sizes(topology, nvs.size)
+        _check_sizes(topology, topology.levels_outside(nvs, net), nvs.size)
         if isinstance(topology, TorusSpec):
             if nvs.bandwidth != topology.along:
                 raise ValueError(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsx.config.cluster_file import GENERATIONS, ClusterSpec
-from dsx.config.topology import FullyConnectedSpec, NetworkSpec, TorusSpec
+from dsx.config.topology import FullyConnectedSpec, Level, NetworkSpec, TorusSpec
 from dsx.records import leaves, record, static
 
 
@@ -170,10 +170,8 @@ def network_from_spec(spec: NetworkSpec) -> Network:
     wraps, size = bool(torus and torus.wrap), nvs.size
     peers, chain = (size - 1 if nvs.mesh else 0), (size if torus else 0)
     tiers = [Tier(nvs.bandwidth, nvs.latency, "nvs", size, peers, chain, wraps)]
-    levels, speeds = [("net", None)], [(net.bandwidth, net.latency)]
-    if topology is not None:
-        levels, speeds = topology.level_units(nvs.size), topology.level_speeds(nvs, net)
-    for (name, units), (bandwidth, latency) in zip(levels, speeds, strict=True):
+    outermost = Level("net", None, net.bandwidth, net.latency)
+    for name, units, bandwidth, latency in topology.levels_outside(nvs, net) if topology else (outermost,):
         size *= units or 0
         peers = units - 1 if units and isinstance(topology, FullyConnectedSpec) else 0
         chain = units if units and torus else 0
