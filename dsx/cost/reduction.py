@@ -190,9 +190,9 @@ class LayerReduction(NamedTuple):
     """The collectives of a layer's weights that accompany its passes, seconds."""
 
     gather_s: PerPlan  # before a forward
-    back_s: PerPlan  # with a backward
     last_s: PerPlan  # with the backward of the last microbatch, which reduces among replicas too
-    exposed: tuple[PerPlan, PerPlan, PerPlan]  # of these, what the passes of the layer do not hide
+    # Of a forward, a backward and the last backward, what the passes of the layer do not hide.
+    exposed: tuple[PerPlan, PerPlan, PerPlan]
     outlasts_s: PerPlan  # of the exposed part with a backward, what a longer backward would hide
     # Of that, what a step does once and could overlap with waits of interleaved stages; None if none are interleaved.
     could_hide_s: PerPlan | None
@@ -249,7 +249,7 @@ def layer_reduction(layer: ReducedLayer, plans: StepPlans) -> LayerReduction:
     if more is not None:
         never = 1.0 - once
         could_hide_s = gathers * (exposed[0] - never * left_gather) + reduces * (exposed_last - never * left_last)
-    return LayerReduction(gather, back, last, exposed, of_back * outlasts, could_hide_s)
+    return LayerReduction(gather, last, exposed, of_back * outlasts, could_hide_s)
 
 
 def _overlap(direction: int, plans: StepPlans) -> PerPlan:

@@ -208,14 +208,9 @@ def boxes_of(framework: FrameworkSpec | None, strategies: Sequence[str], experts
         by_keys.setdefault((selecting(KEY_COLUMNS, fix, box.limit), strategies_of_box), []).append(box)
     boxes: list[Box] = []
     for (of_keys, _), specs in by_keys.items():  # boxes that restrict keys alike
+        bounds = [bound for spec in specs for of_column in spec.limit.values() for bound in of_column]
         restricted = {name for spec in specs for name in (*spec.fix, *spec.limit)}
-        restricted |= {
-            bound.column
-            for spec in specs
-            for bounds in spec.limit.values()
-            for bound in bounds
-            if not isinstance(bound, Limit)
-        }
+        restricted |= {bound.column for bound in bounds if not isinstance(bound, Limit)}
         restricted |= set() if specs[0].strategy is None else {"strategy"}
         choices = tuple(selecting(CHOICE_COLUMNS, codes_of(spec), spec.limit) for spec in specs)
         boxes.append(Box(of_keys, choices, frozenset(restricted)))
