@@ -380,12 +380,13 @@ def layer_work(
         bytes=amounts["bytes"],
         unfused=amounts["unfused"],
         multiplies=Multiplies(**{name: amounts[f"multiply {name}"] for name in _SIZES}),
-        launches=np.asarray(
+        launches=np.array(
             [
-                [[float(launches(kernel, direction, assumptions))] for kernel in layer.priced_kernels]
+                [launches(kernel, direction, assumptions) for kernel in layer.priced_kernels]
                 for direction in (FORWARD, BACKWARD)
-            ]
-        ),
+            ],
+            dtype=float,
+        )[..., None],
         volumes=amounts["volumes"],
         weights=amounts["weights"],
         stash=stash,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cost.records import machine, make_assumptions
+from notation.definitions import build
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.cost.layer import layer_costs
@@ -140,6 +141,14 @@ def layer(assumptions, **changes):
     keys |= {"tp_nvs": np.array([1, 8])}
     sizes = {"e": 4096, "h": 32, "g": 32, "k": 128, "f": 16384} | changes
     return layer_work(made, sizes, spec, 2048, keys)
+
+
+def test_a_layer_without_work_takes_no_time():
+    made = derive(build("layer nothing\ninput x[b, s, e]\noutput[b, s, e] = add(x, x)"), uncounted=["add"])
+    keys = {"microbatch_size": np.array([1, 4]), "panels": np.array([1, 1])}
+    work = layer_work(made, {"e": 4096}, load_assumptions("default", []), 2048, keys)
+    costs = layer_costs(work, machine(), make_assumptions())
+    assert costs.forward_s.tolist() == costs.backward_s.tolist() == [0.0, 0.0]
 
 
 def test_every_parameter_of_multiplies_can_be_fitted():
