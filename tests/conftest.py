@@ -37,7 +37,10 @@ shapes.install("dsx.cost")
 records.make_pytrees()
 gc.disable()  # while tests are read
 
-_LONGEST = ("test_reproduction", "test_how_to", "test_readme", "test_frozen_predictions", "test_resume", "test_locks")
+_LONGEST = (
+    *("test_reproduction", "test_how_to", "test_readme", "test_frozen_predictions", "test_resume", "test_locks"),
+    *("test_replays", "laws/test_traces", "traces/test_write", "test_calibration", "test_sweep", "test_frameworks"),
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
