@@ -63,7 +63,7 @@ def models_built_once() -> Iterator[None]:
     build, models = problem.build_model, {}
 
     def built(spec, assumptions, strategy, near=None):
-        key = (spec.model_dump_json(), assumptions.model_dump_json(), strategy)
+        key = (*(stated.model_dump_json(warnings=False) for stated in (spec, assumptions)), strategy)
         own = near is not None and (
             [*near.parent.glob("*.layer")] or near.with_name(f"{assumptions.operators}.yaml").exists()
         )
