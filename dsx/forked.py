@@ -7,6 +7,7 @@ when the forked process fails.
 """
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
+
+from dsx.progress import OutOfTimeError, seconds_left
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -29,7 +32,10 @@ class Beside(Protocol[T_co]):
         ...
 
     def result(self) -> T_co:
-        """Return its result, as soon as it is there. The function was told all that it asks for."""
+        """Return its result, as soon as it is there. The function was told all that it asks for.
+
+        Raises OutOfTimeError (`dsx.progress`) if no time is left to wait for it.
+        """
         ...
 
 
@@ -78,6 +84,8 @@ class _InAProcess(_Here[T]):
 
     def result(self) -> T:
         with contextlib.suppress(EOFError, OSError):
+            if (left := seconds_left()) < math.inf and not self._own.poll(left):
+                raise OutOfTimeError
             return self._own.recv()
         return super().result()
 

@@ -1,8 +1,10 @@
-"""What dsx tells while it works: progress of long work, and remarks on a result.
+"""What dsx tells while it works: progress of long work, and remarks on a result; and how long it may work.
 
 Progress is told to a callback, or shown: a bar on a terminal, a line that changes in a notebook, else a line on stderr
 every 10 seconds. A search enumerates and compiles before it counts anything, or prices few of many candidates, or cuts
 those that it has counted: then the bar pulses, and a line says how long it has been.
+
+A search that has no time left answers with what it knows by then, and with a bound of what it does not know.
 
 Remarks, what a user should know of a result and no error, go to the logger "dsx". Python shows the warnings among them;
 the command line prints all, on stderr.
@@ -10,6 +12,7 @@ the command line prints all, on stderr.
 
 import contextvars
 import logging
+import math
 import sys
 import threading
 import time
@@ -54,6 +57,34 @@ def working(what: str, watch: Watch | None = None) -> Iterator[None]:
     """Show that work is being done of which nothing is counted, unless somebody watches."""
     with progress(0, what, watch):
         yield
+
+
+_ENDS_AT: ContextVar[float] = ContextVar("ends_at", default=math.inf)  # of the monotonic clock
+
+
+class OutOfTimeError(Exception):
+    """No time is left for a part of an answer that can be left out."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let searches in the body end after so many seconds, with what they know by then."""
+    before = _ENDS_AT.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _ENDS_AT.reset(before)
+
+
+def seconds_left() -> float:
+    """Return the seconds that a search still may take, at least 0."""
+    return max(_ENDS_AT.get() - time.monotonic(), 0.0)
+
+
+def check_time() -> None:
+    """Raise OutOfTimeError if no time is left."""
+    if not seconds_left():
+        raise OutOfTimeError
 
 
 def early(text: str, since: float, watch: Watch | None = None) -> None:

@@ -17,6 +17,7 @@ bounds leave many plans.
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ from dsx.pricing.cuts import CandidateCounts, chunk_pipelines_s, joined, price_b
 from dsx.pricing.keys import KeyCosts, numbered
 from dsx.pricing.problem import stage_costs
 from dsx.pricing.row_costs import Rows, machines, plans_of
+from dsx.progress import OutOfTimeError, check_time, seconds_left, time_limit
 from dsx.records import tree_map
 from dsx.search.ranking import Progress, leading_rows, ranks, silent
 from dsx.search.recompute_values import recomputing
@@ -100,7 +102,7 @@ def best_first(
         candidates: those that may be kept.
         top: how many of a group are kept.
         most: [G] seconds of a plan that may be kept.
-        effort: candidates that may be priced; beyond, others may be faster than the result.
+        effort: candidates that may be priced; beyond, or when no time is left, others may be faster than the result.
     """
     rows, bounds, group = candidates
     order = np.lexsort((bounds, group))
@@ -110,7 +112,7 @@ def best_first(
     num_groups, largest = max(1, len(np.unique(group))), _MOST_CUT if source.problem.optimal_cuts else _MOST_EVEN
     together = max(top, _FIRST // num_groups)
     done = priced = feasible = 0
-    while effort is None or priced < effort:
+    while (effort is None or priced < effort) and seconds_left():
         waiting = (rank >= done) & (bounds <= worst[group_of])
         if not waiting.any():
             break
@@ -195,14 +197,20 @@ def by_key_bounds(
     """Return the `top` fastest of what `search` finds, a share of the shard keys at a time until `below` [s] is known.
 
     `search` gets the space of some keys, and the most seconds of a plan that may be kept. Keys whose bound is above are
-    left out.
+    left out, and when no time is left all but the first share.
     """
     bounds = key_bounds(source.space, source.table, source.problem.workload)
-    kept, shares = source.no_rows(), shares_of(source.space.keys, bounds)
+    kept, shares, first = source.no_rows(), shares_of(source.space.keys, bounds), below == np.inf
     while shares:
         keys, shares = (shares[0], shares[1:]) if below == np.inf else (np.concatenate(shares), [])
         most = below * (1.0 + ROUNDING)
-        rows = search(source.of_keys(np.sort(keys[bounds[keys] <= most])), most)
+        part = source.of_keys(np.sort(keys[bounds[keys] <= most]))
+        try:
+            with time_limit(np.inf) if first else nullcontext():
+                rows = search(part, most)
+        except OutOfTimeError:
+            break
+        first = False
         kept = leading_rows(joined([kept, rows]), top, ["point"], "step_time_s")
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept
@@ -302,6 +310,7 @@ def parts_of(
     With `where` [P], only those of some placements.
     """
     for start in range(0, len(candidates), _TOGETHER):
+        check_time()
         places = source.space.blocks.places_of(candidates[start : start + _TOGETHER])
         places = places if where is None else places.take(where[places.placement])
         yield places, rows_of(source, places)
@@ -393,6 +402,7 @@ def _of_parts(of_part: Callable[[Rows], np.ndarray], rows: Rows, width: tuple[in
     """Return what `of_part` returns of [N] rows, a few at a time that fit into the cache of a core."""
     parts = [np.zeros((0, *width))]
     for start in range(0, len(rows.positions), _ROWS):
+        check_time()
         parts.append(of_part(rows.take(slice(start, start + _ROWS))))
     return np.concatenate(parts)
 

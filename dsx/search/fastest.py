@@ -37,7 +37,7 @@ from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import MAX_LAYERS, Problem
 from dsx.pricing.row_costs import Rows
-from dsx.progress import Watch, progress, unwatched, working
+from dsx.progress import Watch, progress, seconds_left, unwatched, working
 from dsx.search.bounds import (
     best_cuts,
     best_even,
@@ -243,6 +243,7 @@ class SearchCounts:
     priced: int  # bounds exclude the others
     feasible: int | None  # that fit in memory; None if some were not priced
     cut: int  # priced ones that got their best cut
+    left_s: float = np.inf  # no plan that is undecided, for want of time, takes less [s]
 
     def among(self, candidates: int) -> "SearchCounts":
         """Return the counts of a search with so many candidates, of which the others were left out by their bounds."""
@@ -253,8 +254,15 @@ class SearchCounts:
         """Return the sum of two counts."""
         feasible = None if self.feasible is None or other.feasible is None else self.feasible + other.feasible
         return SearchCounts(
-            self.candidates + other.candidates, self.priced + other.priced, feasible, self.cut + other.cut
+            self.candidates + other.candidates,
+            self.priced + other.priced,
+            feasible,
+            self.cut + other.cut,
+            min(self.left_s, other.left_s),
         )
+
+
+_NO_COUNTS = SearchCounts(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,21 +305,28 @@ def fastest_below(
 ) -> tuple[list[Data], SearchCounts]:
     """Return what `fastest` does, without plans that take longer than `below` [s], and the counts of what it priced.
 
-    Where there are many keys, `tell` is told of a plan before.
+    Where there are many keys, `tell` is told of a plan before. When no time is left, the result is what is known.
     """
     with working("pricing", watch):
-        promising, most = _promising_keys(spaces, top, below, tell)
+        promising, known, counts = _promising_keys(spaces, top, below, tell)
+        if spaces.num_keys >= FEW_KEYS and not seconds_left():
+            return known, replace(counts, left_s=float(spaces.key_bounds.min(initial=np.inf)))
         parts = spaces.priced(promising)
+    most = known[-1]["step_time_s"] if known else below
     with progress(sum(source.space.size for source in parts), "pricing", watch) as advance:
         plans, counts = _fastest(parts, top, advance, most)
+    if not seconds_left():
+        left_s = float(spaces.key_bounds[promising].min(initial=np.inf))
+        return _leading([*known, *plans], top), replace(counts, left_s=left_s)
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
         return fastest_below(leaner, top, below, watch)
     # Of the variants, those may be missing that are slower than all of the plans.
     for source in parts if spaces.varied and (plans or below < np.inf) else ():
         slowest = min(below, plans[-1]["step_time_s"]) if plans else below
         rows, of_part = best_variants(source, spaces.varied, top, slowest)
-        cut = of_part.candidates if source.problem.optimal_cuts else 0
-        counts = counts.plus(SearchCounts(of_part.candidates, of_part.candidates, of_part.feasible, cut))
+        num_priced, feasible = of_part.priced.candidates, of_part.priced.feasible
+        cut = num_priced if source.problem.optimal_cuts else 0
+        counts = counts.plus(SearchCounts(num_priced, num_priced, feasible, cut, of_part.left_s))
         plans = _leading([*plans, *priced_plans(source.whole_problem, rows)], top)
     return plans, counts
 
@@ -324,23 +339,29 @@ def _leading(plans: Sequence[Data], top: int) -> list[Data]:
     return [*by_candidate.values()][:top]
 
 
-def _promising_keys(spaces: SearchSpaces, top: int, below: float, tell: TellFirst) -> tuple[np.ndarray, float]:
-    """Return the shard keys that may have one of the `top` fastest plans, and the seconds that none of these exceeds.
+def _promising_keys(
+    spaces: SearchSpaces, top: int, below: float, tell: TellFirst
+) -> tuple[np.ndarray, list[Data], SearchCounts]:
+    """Return the shard keys that may have one of the `top` fastest plans.
 
-    Of few keys they are all. Of many, no plan of the others is as fast as some plans of the most promising ones, or as
-    `below` [s].
+    Of few keys they are all. Of many, no plan of the others is as fast as `below` [s], or as `top` plans of the most
+    promising ones. These follow, fewer of them only if no time is left, and the counts of their search.
     """
     every = np.arange(spaces.num_keys)
     if len(every) < FEW_KEYS and below == np.inf:
-        return every, below
+        return every, [], _NO_COUNTS
+    known, counts = list[Data](), _NO_COUNTS
     bounds = spaces.key_bounds
     for keys in shares_of(spaces.keys, bounds)[:-1] if below == np.inf else ():
-        plans, _ = _fastest(spaces.priced(np.sort(keys))[-1:], top, silent, below)
+        plans, counts = _fastest(spaces.priced(np.sort(keys))[-1:], top, silent, below)
         if len(plans) == top:
-            below = plans[-1]["step_time_s"]
+            known, below = plans, plans[-1]["step_time_s"]
             tell(plans[0], float(bounds.min()))
             break
-    return np.flatnonzero(bounds <= below * (1.0 + ROUNDING)), below
+        if not seconds_left():
+            known = plans
+            break
+    return np.flatnonzero(bounds <= below * (1.0 + ROUNDING)), known, counts
 
 
 def _fastest(

@@ -10,6 +10,7 @@ enough then are variant_table.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from dsx.plans.variants import Variants
 from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
+from dsx.progress import OutOfTimeError
 from dsx.search.bounds import (
     cuts_within,
     fastest_first,
@@ -45,10 +47,17 @@ _BOUNDED_ROWS = 1 << 13  # rows whose bounds are computed together: their arrays
 _REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
 
 
+class VariantCounts(NamedTuple):
+    """What a search did with variants."""
+
+    priced: CandidateCounts
+    left_s: float  # none that is undecided, for want of time, takes less; infinite if all are decided
+
+
 def best_variants(
     source: PricedSpace, varied: Sequence[Choice], top: int, below: float
-) -> tuple[Arrays, CandidateCounts]:
-    """Return all columns of the `top` feasible variants of smallest step time, and the counts of those priced.
+) -> tuple[Arrays, VariantCounts]:
+    """Return all columns of the `top` feasible variants of smallest step time, and what was done with the others.
 
     Args:
         source: the plans whose variants are searched; they have the defaults of the choices `varied`.
@@ -61,13 +70,17 @@ def best_variants(
     priced = replace(source, problem=source.whole_problem)
     kept, counts = priced.no_rows(), CandidateCounts(0, 0)
     bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
-    for group in fewest_first(variant_groups(source, varied, bounds)):
-        rows, least_s = group.within(below)
-        positions, least_s = cuts_within(group.varied_source, rows, least_s, below * (1.0 + ROUNDING))
+    groups = fewest_first(variant_groups(source, varied, bounds))
+    for number, group in enumerate(groups):
+        try:
+            rows, least_s = group.within(below)
+            positions, least_s = cuts_within(group.varied_source, rows, least_s, below * (1.0 + ROUNDING))
+        except OutOfTimeError:
+            return kept, VariantCounts(counts, min(float(other.loose.min(initial=np.inf)) for other in groups[number:]))
         columns, of_part = fastest_first(priced, rows.take(positions).take, least_s, top, below)
         kept, counts = leading_rows(joined([kept, columns]), top, ["point"]), counts.plus(of_part)
         below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
-    return kept, counts
+    return kept, VariantCounts(counts, np.inf)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dsx.plans.frameworks import Limitation
 from dsx.plans.plan import Plan, fixed_settings
 from dsx.pricing.measured_share import KernelCoverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
-from dsx.progress import Watch, early, warn, working
+from dsx.progress import OutOfTimeError, Watch, early, seconds_left, time_limit, warn, working
 from dsx.results.ranked_by import FASTEST, ROLES, SIMPLEST, by_role, wanted_by_role
 from dsx.search.fastest import (
     ANY,
@@ -69,7 +69,7 @@ from dsx.verbs.alternatives import (
     why_nothing_fits,
 )
 from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.arguments import count, strategy_names, total, watcher
+from dsx.verbs.arguments import count, seconds_from, strategy_names, total, watcher
 from dsx.verbs.job import Job, checked, replicas_left_out, say_unusual, unfilled_domain, with_margin
 from dsx.verbs.plan import PlanLike, given_plan
 from dsx.verbs.searched import (
@@ -105,7 +105,7 @@ class BestPlans(PricedPlans):
     counts: SearchCounts  # number of candidates, and of those that were priced, fit and were cut
     left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
     beyond: Beyond | None  # the fastest plan of the other frameworks, if it is faster than all of these
-    compared: Sequence[str]  # the other frameworks that run plans of the kind that is asked for
+    compared: Sequence[str] | None  # other frameworks that run plans of the kind that is asked for; None: no time left
     idle: Sequence[OperatorTime]  # rows of the operator times that are of no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
@@ -114,6 +114,8 @@ class BestPlans(PricedPlans):
     as_launched: bool = False  # whether these are the best of the plans that are placed as launched, not of all
     faster_placement: DataView | None = None  # a faster plan within the resolution, placed as none is launched
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
+    limit_s: float = math.inf  # the longest that the search might take
+    timed_out: bool = False  # whether a part of the answer was not found in that time
 
     @property
     def fastest(self) -> Plan:
@@ -131,7 +133,9 @@ class BestPlans(PricedPlans):
         return self._chosen("leanest")["plan"]
 
     def _chosen(self, name: str) -> Data:
-        if self._nonempty and not self.answer:
+        if self._nonempty and self.timed_out:
+            raise InputError(f"no {name} was found in {self.limit_s:g} s: give a longer time_limit")
+        if not self.answer:
             raise InputError(f"a list of the {counted(len(self.priced), 'fastest plan')} has no {name}: leave out top")
         return self.answer[name]
 
@@ -148,7 +152,26 @@ class BestPlans(PricedPlans):
     @cached_property
     def would_fit(self) -> str:
         """What would fit where no plan does, found by more searches: other choices, more GPUs, another batch."""
-        return "" if self.priced else what_would_fit(self.searched, self.query, self.times)
+        searched = self.priced or self.timed_out
+        return "" if searched else what_would_fit(self.searched, self.query, self.times)
+
+    @property
+    def least_s(self) -> float:
+        """Seconds of a step that no plan takes less than: of the fastest plan, or less if time ran out."""
+        return min([self.counts.left_s, *(plan["step_time_s"] for plan in self.priced)])
+
+    @property
+    def _time_text(self) -> str:
+        if not self.timed_out:
+            return ""
+        ended = f"--time-limit {self.limit_s:g} s ended the search"
+        if self.least_s < self.step_time_s:
+            took = self.step_time_s
+            less = f"{quantity('step_time_s', self.least_s)}, {share(took - self.least_s, took, 0)} less"
+            return f"{ended}: no plan takes less than {less}."
+        missing = [] if self.answer else ["simpler and leaner plans"]
+        missing += ["other frameworks"] if self.compared is None else []
+        return f"{ended}. The fastest plan is known, {' and '.join(missing)} are not compared."
 
     @property
     def plan(self) -> Plan:
@@ -226,7 +249,7 @@ class BestPlans(PricedPlans):
             "strategies": list(self.strategies),
             "left_out": dict(self.left_out),
             "beyond_framework": self.beyond and self.beyond.to_data(),
-            "compared_frameworks": list(self.compared),
+            "compared_frameworks": None if self.compared is None else list(self.compared),
             "fixed": self.fixed,
             "limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()},
             "resolution": resolution,
@@ -236,6 +259,7 @@ class BestPlans(PricedPlans):
             "infeasible": self.infeasible or None,
             "would_fit": self.would_fit or None,
             "faster_placement": self._described(faster) if faster else None,
+            **({"timed_out": self.timed_out, "least_s": self.least_s} if self.limit_s < math.inf else {}),
             "plans": [self._described(plan) for plan in self.priced],
         }
 
@@ -278,6 +302,7 @@ class BestPlans(PricedPlans):
             chosen = selection_text(assumed.resolution, self.counts.candidates, self.as_launched)
         first = next(iter(shown))
         notes = (
+            self._time_text,
             chosen,
             tie,
             self._faster_text,
@@ -285,7 +310,7 @@ class BestPlans(PricedPlans):
             extrapolated_text(self.problem.likeness, assumed.trained_on),
             less_sure_text(self.problem.likeness, assumed.name),
             *(tight_text(plan, name, capacity, assumed) for name, plan in shown.items()),
-            beyond_text(self.searched, self.beyond, self.compared),
+            "" if self.compared is None else beyond_text(self.searched, self.beyond, self.compared),
             run_by_none(plan["plan"] for plan in shown.values()) if self.searched.framework.unlimited else "",
         )
         parts.append("\n".join(wrapped(note) for note in notes if note))
@@ -296,6 +321,52 @@ class BestPlans(PricedPlans):
         parts.append(placement_text(self.plan, self.problem, f"{first}: "))
         parts.append(launch_text(self.launch(), first))
         return paragraphs(parts)
+
+
+class _Chosen(NamedTuple):
+    """The plans of an answer."""
+
+    by_role: Mapping[str, Data]
+    plans: list[Data]  # the fastest ones
+    others_as_launched: bool  # whether plans of other frameworks that they are compared with are placed as launched
+
+
+def _chosen(
+    spaces: SearchSpaces,
+    plans: list[Data],
+    most: int,
+    job: Job,
+    roles: Sequence[str],
+    watch: Watch | None,
+) -> _Chosen:
+    """Return the plans by role, for the first `roles`, and the fastest ones, `plans` of a search or others.
+
+    Where a plan by role is placed as none is launched, and the fastest of those placed as launched takes no longer than
+    the fastest of all by more than the resolution, the answer has the `most` fastest of these. It has no roles if no
+    time is left to find them.
+    """
+    if not (plans and roles):
+        return _Chosen({}, plans, others_as_launched=False)
+    framework = spaces.problem.framework
+    limited = framework is not None and not framework.unlimited
+    try:
+        by_role = _of_roles(spaces, plans, job, roles, watch)
+        by_hand = any(
+            nodes_in_part(plan["plan"], spaces.problem) or (limited and other_placement(plan["plan"]))
+            for plan in by_role.values()
+        )
+        if not by_hand:
+            return _Chosen(by_role, plans, others_as_launched=True)
+        within_s = _within_resolution(plans[0], job)
+        with working("looking for plans that are placed as launched", watch):
+            launched = spaces.as_launched
+            launched_plans, _ = fastest_below(launched, most, math.inf)
+        if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
+            return _Chosen(by_role, plans, others_as_launched=False)
+        by_role = _of_roles(launched, launched_plans, job, roles, watch, within_s)
+        return _Chosen(by_role, launched_plans, others_as_launched=True)
+    except OutOfTimeError:
+        return _Chosen({}, plans, others_as_launched=True)
 
 
 def _of_roles(
@@ -310,34 +381,10 @@ def _of_roles(
 
     None takes more than `most_s` seconds, in which the fastest one is.
     """
-    if not (plans and roles):
-        return {}
     wants = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
     wants = [replace(role, most_s=min(role.most_s, most_s)) for role in wants[: len(roles)]]
     selected = nearly_fastest(spaces, plans, wants, watch)
     return by_role(selected, [sum(features_of(plan["plan"]).values()) for plan in selected])
-
-
-def _as_launched(
-    spaces: SearchSpaces,
-    most: int,
-    job: Job,
-    roles: Sequence[str],
-    plans: Sequence[Data],
-    watch: Watch | None,
-) -> tuple[dict[str, Data], list[Data]] | None:
-    """Return the plans by role, and the `most` fastest ones, of those placed as launched; None if measurements tell.
-
-    That is if the fastest of them takes longer than the first of `plans`, the fastest of all, by more than the
-    resolution.
-    """
-    within_s = _within_resolution(plans[0], job)
-    with working("looking for plans that are placed as launched", watch):
-        launched = spaces.as_launched
-        launched_plans, _ = fastest_below(launched, most, math.inf)
-    if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
-        return None
-    return _of_roles(launched, launched_plans, job, roles, watch, within_s), launched_plans
 
 
 def _within_resolution(fastest: Data, job: Job) -> float:
@@ -365,7 +412,8 @@ def searched_text(request: SearchRequest, strategies: Sequence[str], job: Job, c
     lacking = f", on {printable(job.cluster.device.name)} without {printable(generation.without)}" if generation else ""
     runs = f"{runs} (software {stack}{lacking})" if stack else runs
     cut = f", {counts.cut:,} of them with their best cut" if counts.cut else ""
-    bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
+    excluded = "bounds exclude the others" if counts.left_s == math.inf else "others were left for want of time"
+    bounded = f"{counts.priced:,} priced{cut}, {excluded}"
     done = f"{counts.feasible:,} feasible" if counts.feasible is not None else bounded
     return [
         f"{job_text(problem, job.num_gpus)}: {parameters_text(problem)}",
@@ -385,6 +433,7 @@ def best(
     partition: Literal["any", "even", "optimal"] = ANY,
     memory_margin: float | None = None,
     train_tokens: float | str | None = None,
+    time_limit: float | str | None = None,
     watch: Watch | None = None,
 ) -> BestPlans:
     """Price every plan that a framework runs; find the fastest.
@@ -417,6 +466,9 @@ def best(
             assumption set.
         train_tokens: tokens of the whole training, as in "15T", for the columns `training_days`, `gpu_hours`,
             `cost_usd` and `energy_kwh`; `dsx.training_run` compares them over numbers of GPUs.
+        time_limit: the longest that the search may take, as in "10 s". The answer is then the fastest plans so far,
+            with the seconds of a step that no plan takes less than (`least_s`). The most promising plans are searched
+            however long they take, and compiled code is not interrupted.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
@@ -426,7 +478,8 @@ def best(
     if top is not None and count("top", top) > _LONGEST:
         every = "a sweep with keep: all has every plan (dsx sweep)"
         raise InputError(f"--top {top}: a list has at most {_LONGEST:,} plans; {every}")
-    restricted = Restricted(fix, limit, strategy, framework, partition, train_tokens)
+    limit_s = math.inf if time_limit is None else seconds_from("time_limit", time_limit)
+    restricted = Restricted(fix, limit, strategy, framework, partition, train_tokens, limit_s)
     job = with_margin(checked(job), memory_margin).run_by(framework)
     if top is None:
         return plans_of_roles(job, ROLES, _KNOWN, restricted, watch)
@@ -442,6 +495,7 @@ class Restricted(NamedTuple):
     framework: Given | None
     partition: Literal["any", "even", "optimal"]
     train_tokens: float | str | None
+    limit_s: float = math.inf  # the longest that the search may take
 
 
 def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restricted, watch: Watch | None) -> BestPlans:
@@ -450,7 +504,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     `answer` has them if all roles are wanted. Raises what `best` raises.
     """
     watch, begin = watcher(watch), monotonic()
-    fix, limit, strategy, framework, partition, train_tokens = restricted
+    fix, limit, strategy, framework, partition, train_tokens, limit_s = restricted
     fixed_plan = given_plan(fix, {}, job)
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
@@ -475,47 +529,43 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
         _ = spaces.spaces if spaces.num_keys < FEW_KEYS else None  # before a process that counts them
     query = Query(job, names, partition, fixed, limits)
-    why, times, other, compared = "", 0.0, None, []
+    why, times, other, compared = "", 0.0, None, list[str]()
 
     def tell_first(plan: Data, least_s: float) -> None:
         early(f"a plan takes {_in_a_line(plan)}; none takes less than {quantity('step_time_s', least_s)}", begin, watch)
 
-    with (
-        forked(beyond, request, query, bool(roles)) as others,
-        forked(lambda _: spaces.counted) as counted,
-    ):
-        of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
-        others.tell(_within_resolution(of_all[0], job) if of_all else math.inf)
-        if of_all and len(roles) == len(ROLES):
-            early(f"the fastest plan takes {_in_a_line(of_all[0])}; simpler and leaner plans follow", begin, watch)
-        found_by_role, plans = _of_roles(spaces, of_all, job, roles, watch), of_all
-        by_hand = any(
-            nodes_in_part(plan["plan"], problems[0])
-            or (other_placement(plan["plan"]) and not request.framework.unlimited)
-            for plan in found_by_role.values()
-        )
-        if by_hand:
-            found_by_role, plans = _as_launched(spaces, most, job, roles, plans, watch) or (found_by_role, plans)
-        as_launched = plans is not of_all
-        if not plans:
-            why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
-        if times <= MOST_TIMES:
-            with working("comparing with other frameworks", watch):
-                compared_as_launched = as_launched or (bool(found_by_role) and not by_hand)
-                others.tell(plans[0]["step_time_s"] if plans else math.inf, compared_as_launched)
-                other, compared = others.result()
+    with forked(beyond, request, query, bool(roles)) as others, forked(lambda _: spaces.counted) as counted:
+        with time_limit(limit_s - (monotonic() - begin)):
+            of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
+            others.tell(_within_resolution(of_all[0], job) if of_all else math.inf)
+            if of_all and len(roles) == len(ROLES) and seconds_left():
+                early(f"the fastest plan takes {_in_a_line(of_all[0])}; simpler and leaner plans follow", begin, watch)
+            chosen = _chosen(spaces, of_all, most, job, roles, watch)
+            plans = chosen.plans
+            if not plans and counts.left_s < math.inf:
+                why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"
+            elif not plans:
+                why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
+            if times <= MOST_TIMES:
+                others.tell(plans[0]["step_time_s"] if plans else math.inf, chosen.others_as_launched)
+                try:
+                    with working("comparing with other frameworks", watch):
+                        other, compared = others.result()
+                except OutOfTimeError:
+                    compared = None
         count = counted.result()
+    as_launched = plans is not of_all
     idle = idle_rows(problems[0])
     less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
     faster = of_all[0] if less >= WORTH_SAYING else None
-    if why and other:
+    if why and other and compared:
         why = f"{why}\n{beyond_text(request, other, compared)}"
     return BestPlans(
         job,
         query,
         problems[0],
         request,
-        _first(found_by_role[FASTEST], plans) if found_by_role else plans,
+        _first(chosen.by_role[FASTEST], plans) if chosen.by_role else plans,
         counts.among(count.candidates),
         request.left_out(count.strategies),
         other,
@@ -524,8 +574,10 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         why,
         fixed,
         limits,
-        found_by_role if len(roles) == len(ROLES) else {},
+        chosen.by_role if len(roles) == len(ROLES) else {},
         as_launched,
         faster,
         times,
+        limit_s,
+        timed_out=counts.left_s < math.inf or compared is None or bool(roles and plans and not chosen.by_role),
     )

@@ -115,11 +115,11 @@ def best(values: Values) -> None:
     belongs = {
         **dict.fromkeys(("deadline", "budget", "plot"), _TRAINING_RUN),
         "objective": _SEVERAL_JOBS,
-        "top": _ONE_JOB,
+        **dict.fromkeys(("top", "time_limit"), _ONE_JOB),
     }
     for name, about in belongs.items():
         if values[name] is not None and question != about:
-            raise InputError(f"--{name} is about {about}")
+            raise InputError(f"--{name.replace('_', '-')} is about {about}")
     if question == _TRAINING_RUN and len(clusters) > 1:
         raise InputError("--cluster: one cluster is wanted with --train-tokens, which compares numbers of GPUs")
     if question == _TRAINING_RUN and len(batches) > 1:
