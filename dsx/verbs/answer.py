@@ -11,7 +11,9 @@ from dsx.plans.plan import Plan
 from dsx.text import Data, versioned
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from pandas import DataFrame as DataFrame
+else:
+    DataFrame = object  # pandas is loaded once an answer is asked for a frame
 
 
 class Answer(ABC):
@@ -65,7 +67,7 @@ class PricedPlans(Answer):
         return tuple(priced["plan"] for priced in self.priced)
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The plans as rows, in the order of `plans`, with the columns of a result set; units in `attrs`."""
         from dsx.tables.plans import plans_frame
 
@@ -81,7 +83,7 @@ def paragraphs(parts: Iterable[str]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def with_units(rows: object, flops: str = "FLOP") -> "pd.DataFrame":
+def with_units(rows: object, flops: str = "FLOP") -> DataFrame:
     """Return rows or columns as a DataFrame, whose `attrs` have the units that the names of its columns end in."""
     import pandas as pd
 

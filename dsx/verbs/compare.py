@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.errors import file_path
 from dsx.plans.choices import PLAN_COLUMNS
@@ -17,11 +16,7 @@ from dsx.tables.format import hardware_text, hardware_title, table, whole_plan_t
 from dsx.tables.job import differing, hardware_of, kept_text, rows_text, stated_text, steps_text, title_of
 from dsx.text import Data
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from dsx.verbs.answer import Answer, DataFrame, paragraphs
 
 _DIFFERENCES_SHOWN = 12
 # Fields that determine the candidates; of a cluster only the size of its fast domains does.
@@ -36,7 +31,7 @@ class Comparison(Answer):
 
     folders: Sequence[Path]  # of A and of B
     manifests: Sequence[Manifest]
-    frame: "pd.DataFrame"  # as `dsx.compare` gives it
+    frame: DataFrame  # as `dsx.compare` gives it
     differences: dict[str, tuple[object, object]]  # fields in which the sweeps differ, by path
     groups: Sequence[Data]  # the rows of `frame`, with the plans
 
@@ -104,7 +99,7 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
     for side, folder in zip("ab", folders, strict=True):
         ids = rows[f"candidate_{side}"].dropna().unique()
 
-        def choose(frame: Frame, ids: object = ids) -> "pd.DataFrame":
+        def choose(frame: Frame, ids: object = ids) -> DataFrame:
             return frame[frame["candidate"].isin(ids)].drop_duplicates("candidate")
 
         plans |= {row["plan"]["candidate"]: row["plan"] for row in as_plans(load_chosen(folder, ["candidate"], choose))}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import Given
@@ -31,13 +31,10 @@ from dsx.tables.terms import (
     stages_text,
 )
 from dsx.text import Data, printable
-from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
 from dsx.verbs.job import Job
 from dsx.verbs.plan import PlanLike, plan_request
 from dsx.verbs.searched import limits_broken_by, plan_not_run_text, run_by_none
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,13 +93,13 @@ class Evaluation(Answer):
         return launch_of(self.plan, self.problem, self.job.cluster.device)
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The plan as a row, with the columns of a result set; units in `attrs`."""
         names = [reason.name for reason in self.problem.reasons]
         return plans_frame([as_row(self.priced, self.job.cluster.name)], names)
 
     @cached_property
-    def operators(self) -> "pd.DataFrame":
+    def operators(self) -> DataFrame:
         """The kernels of one layer for one microbatch, one row per kernel and direction; units in `attrs`."""
         return with_units(
             [

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from dsx.tables.format import table
 from dsx.tables.terms import shapes_data
 from dsx.text import Data, DataView
 from dsx.units import counted, exact_quantity, format_quantity
-from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
 from dsx.verbs.arguments import (
     Fields,
     assignments,
@@ -48,10 +47,6 @@ from dsx.verbs.arguments import (
 from dsx.verbs.best import best
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job, file_of, split_overrides
 from dsx.verbs.result_row import inputs_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # Of a spread: the tensor-parallel degrees that a fast domain has room for, and sequences of a microbatch.
 _SPREAD = {"tp": (1, 2, 4, 8), "microbatch_size": (1, 2, 4)}
@@ -127,7 +122,7 @@ class Measured(Answer):
         return [_as_data(outcome.case) | {"why_not": outcome.why_not} for outcome in untimed]
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The kernels that this run timed, one per row; units in `attrs`."""
         return with_units(self.measured)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -44,12 +44,8 @@ from dsx.progress import Watch, progress, remark
 from dsx.tables.format import table
 from dsx.text import Data, DataView, printable
 from dsx.units import counted, format_quantity, parse_count, parse_number, parse_share
-from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
 from dsx.verbs.arguments import amount, count, option_of, parsed, seconds_from, watcher
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _MOST_DEVICES = 1024
 _LEAST_SPEED = 1e-6
@@ -120,7 +116,7 @@ class OperatorPlacement(Answer):
         return np.array(self.placed.timing.durations(self.placed.schedule.device.tolist()))
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """A row for each operator: its id, kind, device, start and end in seconds, and memory in bytes."""
         graph, schedule = self.placed.graph, self.placed.schedule
         columns = {
@@ -134,7 +130,7 @@ class OperatorPlacement(Answer):
         return with_units(columns)
 
     @cached_property
-    def transfers(self) -> "pd.DataFrame":
+    def transfers(self) -> DataFrame:
         """A row for each tensor that goes to another device, each with the full link: where from and to, and when."""
         sent = self.placed.timing.transfers(self.placed.schedule)
         columns = ("source", "destination", "start_s", "end_s", "num_bytes")

@@ -13,9 +13,9 @@ from dsx.results.frames import Conditions, column_list, column_of, matching, par
 from dsx.results.sets import load, load_chosen, read_manifest
 from dsx.text import DataView
 from dsx.units import counted, exact_quantity
+from dsx.verbs.answer import DataFrame
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -174,6 +174,6 @@ def _front(folder: Path, x: str, y: str, options: DataView, common: Sequence[str
     return pictures.front(rows if len(rows) else drawable, x, y, by=by, baseline=baseline or None)
 
 
-def _where(frame: "pd.DataFrame", where: Conditions) -> "pd.DataFrame":
+def _where(frame: DataFrame, where: Conditions) -> DataFrame:
     """Return the rows that meet the conditions; another part of the set may have those that do."""
     return taken(frame, matching(frame, where, partial=True)) if where else frame

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.config.search_path import shown
 from dsx.errors import InputError, file_path
@@ -18,15 +17,11 @@ from dsx.tables.job import title_of
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.text import Data
 from dsx.units import counted
-from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.answer import DataFrame, PricedPlans, paragraphs
 from dsx.verbs.arguments import output_file, write_output_file
 from dsx.verbs.job import device_remarks
 from dsx.verbs.result_row import Hardware, ResultRow, row_of, taken_lines
 from dsx.verbs.searched import run_by_none
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _SUFFIXES = (".html", ".htm")
 
@@ -45,7 +40,7 @@ class Report(PricedPlans):
     html: str  # the page
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The plans of the answer as rows; units in `attrs`."""
         return plans_frame(self.priced, [reason.name for reason in self.manifest.reject_reasons])
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -22,11 +21,8 @@ from dsx.tables.job import hardware_of
 from dsx.tables.plans import taken_text
 from dsx.text import Data, DataView
 from dsx.units import counted, exact_quantity
+from dsx.verbs.answer import DataFrame
 from dsx.verbs.job import Inputs
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Hardware = Mapping[str, object] | Sequence[str]
 _SHOWN = 5  # hardware points in an error
@@ -101,11 +97,11 @@ def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
     )
 
 
-def rows_of_candidate(folder: Path, manifest: Manifest, candidate: str) -> "pd.DataFrame":
+def rows_of_candidate(folder: Path, manifest: Manifest, candidate: str) -> DataFrame:
     """Return the rows of a candidate, one at each hardware point; raises InputError if there is none."""
     number = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
 
-    def of_candidate(frame: "pd.DataFrame") -> "pd.DataFrame":
+    def of_candidate(frame: DataFrame) -> DataFrame:
         return frame[frame["candidate"] == number]  # pyright: ignore[reportReturnType]
 
     rows = load_chosen(folder, ["candidate"], of_candidate)
@@ -117,7 +113,7 @@ def rows_of_candidate(folder: Path, manifest: Manifest, candidate: str) -> "pd.D
     return rows
 
 
-def _at(frame: "pd.DataFrame", name: str, value: object, columns: list[str]) -> "pd.DataFrame":
+def _at(frame: DataFrame, name: str, value: object, columns: list[str]) -> DataFrame:
     """Return the rows at one value of a hardware column: a name, a number in SI units, or a quantity with its unit."""
     choice, number = f"{name}={value}", value
     if name not in columns:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.errors import InputError, file_path
 from dsx.launching.request import LaunchSettings
@@ -20,15 +19,11 @@ from dsx.tables.plans import plans_frame, plans_text
 from dsx.tables.terms import costs_text
 from dsx.text import Data
 from dsx.units import counted
-from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.answer import DataFrame, PricedPlans, paragraphs
 from dsx.verbs.arguments import count
 from dsx.verbs.job import Inputs
 from dsx.verbs.result_row import inputs_of, rows_of_candidate, taken_lines
 from dsx.verbs.searched import run_by_none
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _TOP = 10
 
@@ -43,7 +38,7 @@ class ShownSet(PricedPlans):
     single: bool  # whether the plans are the rows of one candidate
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The plans as rows; units in `attrs`."""
         return plans_frame(self.priced, [reason.name for reason in self.manifest.reject_reasons])
 

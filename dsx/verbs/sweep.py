@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
@@ -43,7 +42,7 @@ from dsx.tables.terms import known_text
 from dsx.text import Data, wrapped
 from dsx.units import counted, format_quantity
 from dsx.verbs.alternatives import why_infeasible
-from dsx.verbs.answer import Answer, PricedPlans, paragraphs
+from dsx.verbs.answer import Answer, DataFrame, PricedPlans, paragraphs
 from dsx.verbs.arguments import Fields, assignments, margin_setting, optional_path, watcher
 from dsx.verbs.job import cluster_remarks, load_inputs, of_its_framework
 from dsx.verbs.plan import check_words
@@ -58,9 +57,6 @@ from dsx.verbs.searched import (
     say_inexact_schedules,
     searched,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LARGE = 1_000_000  # candidates; fewer are priced in a second and take 50 MB at most
 _SHOWN = 10  # plans of an answer
@@ -103,13 +99,13 @@ class Swept(PricedPlans):
     varied: Sequence[str]  # hardware columns that the sweep varies
     infeasible: str = ""  # why no candidate fits; empty if one does
     left_out: Mapping[str, str] = field(default_factory=dict)  # strategies that the sweep left out, and why
-    loaded: "pd.DataFrame | None" = None  # the rows, if there is no folder
+    loaded: DataFrame | None = None  # the rows, if there is no folder
     skipped: int = 0  # number of those that a bound of many candidates left out
     bounded: int = 0  # number of those that their own bound left out
     cut: int = 0  # number of those that got their best cut
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The rows that were kept, as `dsx.load` gives them; units in `attrs`.
 
         Raises NothingFeasible if there was no candidate.

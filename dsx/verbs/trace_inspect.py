@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.errors import file_path
 from dsx.progress import Watch, progress
@@ -17,11 +16,8 @@ from dsx.traces.columns import RankTrace
 from dsx.traces.inspect import summary
 from dsx.traces.trace_folder import open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
 from dsx.verbs.arguments import output_file, watcher
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +43,7 @@ class TraceSummary(Answer):
         return None if worst is None else worst["peak_bytes"]
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """A row for each kind of node: how many there are, and their FLOPs, bytes and seconds."""
         return with_units(self.data["nodes"], flops="flop")
 

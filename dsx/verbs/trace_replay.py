@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.cluster_file import load_cluster
@@ -29,12 +28,9 @@ from dsx.traces.replay import Emit
 from dsx.traces.step_replay import Slow, StepTraces, replay_step, slow_ranks
 from dsx.traces.trace_folder import WORLD, TraceFolder, open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
 from dsx.verbs.arguments import Fields, assignments, output_file, watcher
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, of_its_framework, split_overrides
-
-if TYPE_CHECKING:
-    import pandas as pd
 from dsx.verbs.trace_inspect import elements_text
 
 _BLOCK = 5_000  # events of a timeline that are written at once
@@ -65,7 +61,7 @@ class TraceReplay(Answer):
         return self.times.ranks
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """A row for each rank: its step and where the time goes, seconds; `<axis>_comm_s` is what is exposed."""
         rows = [asdict(rank) for rank in self.ranks]
         return with_units(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dsx.config.cluster_file import DeviceSpec, peak_flops
 from dsx.config.load import Given
@@ -34,17 +34,13 @@ from dsx.tables.job import step_text
 from dsx.tables.plans import plans_frame, stated_lines, with_choices
 from dsx.text import Data, printable
 from dsx.units import LARGEST_COUNT, counted, format_total, listed, parse_quantity, scale_of_total
-from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.answer import DataFrame, PricedPlans, paragraphs
 from dsx.verbs.arguments import counts, total, watcher
 from dsx.verbs.best import BestPlans, Restricted
 from dsx.verbs.job import Job, checked, with_margin
 from dsx.verbs.plan import PlanLike
 from dsx.verbs.searched import LimitLike
 from dsx.verbs.several_jobs import best_of_each
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _HOUR, _DAY = 3600.0, 86400.0
 _SHOWN = ("step_time_s", "step_time_s_low", "step_time_s_high", "mfu", "peak_bytes", "tokens_per_s_per_gpu", "goodput")
@@ -123,7 +119,7 @@ class TrainingRun(PricedPlans):
         return self.chosen
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """One row for each plan of `priced`: the columns of a result set; units in `attrs`."""
         hardware = {"hardware": {"cluster": self.job.cluster.name}}
         return plans_frame([{**plan, **hardware} for plan in self.priced])

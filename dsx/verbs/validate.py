@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dsx.config.assumption_set import files_of, load_assumptions
 from dsx.config.load import Given
@@ -23,13 +22,9 @@ from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.tables.format import table
 from dsx.text import Data, DataView, printable
 from dsx.units import counted
-from dsx.verbs.answer import Answer
+from dsx.verbs.answer import Answer, DataFrame
 from dsx.verbs.arguments import check_output_file, optional_path, write_output_file
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SHOWN_ROWS = 3  # invalid rows that an error or a remark lists
 # A spreadsheet takes a cell with such a prefix, in half or full width, for a formula.
@@ -48,7 +43,7 @@ class Validation(Answer):
     rows: PredictedRows  # the rows of the table as arrays; `frame` has them as a DataFrame
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The rows of the table: measured_s, predicted_s and its interval, bytes, and why a row is not modelled."""
         import pandas as pd
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import Given
@@ -20,16 +20,12 @@ from dsx.tables.plans import margin_text, placement_text, plans_frame
 from dsx.tables.terms import comparison_text, costs_text, effects_text, stages_text
 from dsx.text import Data, DataView, printable
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import paragraphs
+from dsx.verbs.answer import DataFrame, paragraphs
 from dsx.verbs.evaluate import Evaluation, as_row
 from dsx.verbs.job import Job
 from dsx.verbs.plan import PlanLike, Row, plan_request
 from dsx.verbs.result_row import Hardware, row_of
 from dsx.verbs.searched import limits_broken, no_optimizer_text, not_run_text, plan_not_run_text
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _FEW = 0.1  # relative differences below it are said in percent
 _SAME = 1e-9  # relative difference of step times that rounding alone may make
@@ -46,7 +42,7 @@ class Explanation(Evaluation):
     counts: SearchCounts = field(kw_only=True)  # candidates of the search, and those of them that were priced
 
     @cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """The plan and the fastest one as rows, with the columns of a result set; units in `attrs`."""
         cluster = self.problem.cluster.name
         fastest = [{**self.fastest, "hardware": {"cluster": cluster}}] if self.fastest else []
