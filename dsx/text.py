@@ -10,7 +10,12 @@ import math
 import textwrap
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame as DataFrame
+else:
+    DataFrame = object  # pandas is loaded where a frame is made
 
 Data = dict[str, Any]  # plain data, as JSON has it
 DataView = Mapping[str, Any]  # the same, to read

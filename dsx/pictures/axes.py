@@ -16,11 +16,13 @@ from dsx.errors import InputError, wrong
 from dsx.pictures.chosen_rows import Numbers
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.text import Text
     from matplotlib.typing import LineStyleType
+else:
+    Axes = object  # matplotlib is loaded where a picture is drawn
 
 
 MAX_CATEGORIES = 40  # with more of them a reader cannot find one

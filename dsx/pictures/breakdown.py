@@ -10,19 +10,16 @@ neighbours: in grey too they differ in lightness, or one of them is hatched.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from dsx.errors import InputError, UnknownNameError, one_text
-from dsx.pictures.axes import BESIDE, FigureLayout, Style, figure_of, finite, is_wide, label_picture, text_sizes
+from dsx.pictures.axes import BESIDE, Axes, FigureLayout, Style, figure_of, finite, is_wide, label_picture, text_sizes
 from dsx.pictures.chosen_rows import Numbers, capacities, fastest, refuse_many, varied_settings
 from dsx.pictures.labels import NOTHING, axis_unit, best_over, job_text, named, quantity_texts, value_texts, words
 from dsx.results.frames import column_list, require
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from dsx.text import DataFrame
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ class StackPicture:
     is_share: bool
 
 
-def stack_picture(rows: "pd.DataFrame", of: str, shares: bool = False) -> StackPicture:
+def stack_picture(rows: DataFrame, of: str, shares: bool = False) -> StackPicture:
     """Return the stack of the "time" or the "memory" of rows; with `shares`, of unequal times the shares of each."""
     stack = STACKS[of]
     total = require(rows, stack.total)
@@ -119,11 +116,11 @@ def stack_picture(rows: "pd.DataFrame", of: str, shares: bool = False) -> StackP
 
 
 def breakdown(
-    df: "pd.DataFrame",
+    df: DataFrame,
     x: str | Sequence[str] = "num_gpus",
-    ax: "Axes | None" = None,
+    ax: Axes | None = None,
     of: Literal["time", "memory"] = "time",
-) -> "Axes":
+) -> Axes:
     """Draw the parts of the step time, or of the peak memory, of the fastest row for each value of `x`.
 
     The fastest row is the fastest feasible one; if there is none, the fastest rejected one, hatched. Parts that are
@@ -144,13 +141,13 @@ def breakdown(
     return _draw(FigureLayout.of(ax, _width(rows), _HEIGHTS[of]), [of], columns, rows)
 
 
-def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes":
+def breakdowns(df: DataFrame, x: str | Sequence[str] = "num_gpus") -> Axes:
     """Draw the breakdown of the time above that of the memory, as `breakdown` does; return the upper axis."""
     columns, rows = _bars(df, x)
     return _draw(FigureLayout.new(_width(rows), *_HEIGHTS.values()), [*_HEIGHTS], columns, rows)
 
 
-def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.DataFrame"]:
+def _bars(df: DataFrame, x: str | Sequence[str]) -> tuple[list[str], DataFrame]:
     columns = column_list("x", x)
     if not columns:
         raise InputError("a breakdown needs a column whose values are its bars, for example 'num_gpus'")
@@ -159,14 +156,14 @@ def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.Da
     return columns, rows
 
 
-def _width(rows: "pd.DataFrame") -> float:
+def _width(rows: DataFrame) -> float:
     """Return the width of the axes in inches: bars as wide as the settings below them, where a page has room."""
     texts = [text for name in varied_settings(rows) for text in value_texts(rows, name, rows[name].tolist())]
     wide = max(_NARROWEST, _LETTER * max(map(len, texts), default=0))
     return float(np.clip(max(min(wide * len(rows), _COMFORTABLE), _NARROWEST * len(rows)), 2.0, 10.0))
 
 
-def _draw(layout: FigureLayout, names: Sequence[str], columns: Sequence[str], rows: "pd.DataFrame") -> "Axes":
+def _draw(layout: FigureLayout, names: Sequence[str], columns: Sequence[str], rows: DataFrame) -> Axes:
     """Draw the named stack on each axis, and label the bars; return the upper axis."""
     tops = [_draw_stack(ax, rows, name) for ax, name in zip(layout.axes, names, strict=True)]
     for ax in layout.axes[:-1]:
@@ -188,7 +185,7 @@ def _draw(layout: FigureLayout, names: Sequence[str], columns: Sequence[str], ro
     return layout.axes[0]
 
 
-def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Numbers, Numbers]:
+def _draw_stack(ax: Axes, rows: DataFrame, name: str) -> tuple[Numbers, Numbers]:
     """Draw the parts of each row; return [n] the tops of the bars, and [n] the capacities, NaN if none is drawn."""
     picture = stack_picture(rows, name, shares=True)
     places, rejected = np.arange(len(rows)), require(rows, "reject") != 0
@@ -223,7 +220,7 @@ def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Numbers, N
     return top, capacity
 
 
-def _label_totals(layout: FigureLayout, ax: "Axes", tops: Numbers, lines: Numbers, texts: Sequence[str]) -> None:
+def _label_totals(layout: FigureLayout, ax: Axes, tops: Numbers, lines: Numbers, texts: Sequence[str]) -> None:
     """Write a text above each bar, whose top is at `tops` [n], and above the line at `lines` [n] that would cross it.
 
     The y axis grows to make room. Texts that are too wide are rotated; all are left out if they would still touch.
@@ -253,7 +250,7 @@ def _label_totals(layout: FigureLayout, ax: "Axes", tops: Numbers, lines: Number
         label.set_y(foot)
 
 
-def _label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
+def _label_bars(layout: FigureLayout, rows: DataFrame, columns: Sequence[str]) -> None:
     """Write below the bars the values of `columns`, and in small print the other choices that differ between plans."""
     ax, places = layout.axes[-1], range(len(rows))
     values = [value_texts(rows, column, rows[column].tolist()) for column in columns]
@@ -279,7 +276,7 @@ def _label_bars(layout: FigureLayout, rows: "pd.DataFrame", columns: Sequence[st
         _small_print(layout, plan)
 
 
-def _differs(rows: "pd.DataFrame", column: str) -> bool:
+def _differs(rows: DataFrame, column: str) -> bool:
     """Return whether a column differs between the bars; if there is only one bar, whether its value is above 1."""
     values = set(rows[column]) if column in rows.columns else set()
     return len(values) > 1 or (len(rows) == 1 and not values <= {0, 1})
@@ -304,7 +301,7 @@ def _small_print(layout: FigureLayout, table: dict[str, list[str]]) -> bool:
     return fits
 
 
-def _heading(ax: "Axes", text: str, pad: float, size: float) -> None:
+def _heading(ax: Axes, text: str, pad: float, size: float) -> None:
     """Write text to the left of the labels that are `pad` points below the axis."""
     place = {"xy": (0.0, 0.0), "xycoords": "axes fraction", "xytext": (-6.0, -pad), "textcoords": "offset points"}
     ax.annotate(text, **place, ha="right", va="top", fontsize=size, color="0.25", annotation_clip=False)

@@ -20,10 +20,11 @@ from pydantic import ValidationError
 from dsx.config.what_if import is_assumption, is_field, value_type
 from dsx.errors import InputError
 from dsx.results.frames import Conditions, Frame, column_of, matching, minimised, plain_plan, require, taken
+from dsx.text import DataFrame
 from dsx.units import parse_quantity
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Numbers = NDArray[np.float64]
 Value = float | str  # of a column
@@ -52,12 +53,12 @@ def settings(columns: Iterable[str]) -> list[str]:
     return [name for name in columns if name in _SETTINGS or "." in name]
 
 
-def varied_settings(df: "pd.DataFrame") -> list[str]:
+def varied_settings(df: DataFrame) -> list[str]:
     """Return the settings in which rows differ."""
     return [name for name in settings(df.columns) if len(df[name].drop_duplicates()) > 1]
 
 
-def capacities(df: "pd.DataFrame") -> NDArray[np.float64]:
+def capacities(df: DataFrame) -> NDArray[np.float64]:
     """Return [n] bytes of HBM of each row's GPU; NaN if neither a column nor the sweep states it."""
     if _CAPACITY in df.columns:
         return df[_CAPACITY].to_numpy(np.float64)
@@ -78,7 +79,7 @@ class BestTable:
     places: NDArray[np.int64]  # [rows, columns]: which row of the frame has the value; -1 if none
 
 
-def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str) -> BestTable:
+def best_table(df: DataFrame, rows: Sequence[str], column: str, value: str) -> BestTable:
     """Return the best feasible `value` for each combination of the values of `rows`, and each value of `column`.
 
     The best is the smallest, or for `LARGER_IS_BETTER` the largest. Without `rows` the table has one row. Raises
@@ -108,7 +109,7 @@ def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str)
     return BestTable(names, list(table.columns), -least if largest else least, places.to_numpy(np.int64))
 
 
-def fastest(df: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
+def fastest(df: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return the fastest row of each group, feasible if it has one, of equal ones the smallest `candidate`."""
     for column in columns:
         require(df, column)
@@ -140,7 +141,7 @@ def ideal(column: str, num_gpus: Numbers, values: Numbers) -> Numbers:
     return np.where(num_gpus >= num_gpus[first], scaled, np.nan)
 
 
-def interval(rows: "pd.DataFrame", column: str) -> tuple[Numbers, Numbers] | None:
+def interval(rows: DataFrame, column: str) -> tuple[Numbers, Numbers] | None:
     """Return the lower and the upper end of the 80 % interval of a column, [n] each; None if the rows have none."""
     ends = ("step_time_s_low", "step_time_s_high")
     if column not in _POWERS or not {"step_time_s", *ends} <= {*rows.columns}:
@@ -153,7 +154,7 @@ def interval(rows: "pd.DataFrame", column: str) -> tuple[Numbers, Numbers] | Non
     return values * np.minimum(*ratios), values * np.maximum(*ratios)
 
 
-def job_of_best(df: "pd.DataFrame", objective: str, free: Collection[str] = ()) -> dict[str, Value]:
+def job_of_best(df: DataFrame, objective: str, free: Collection[str] = ()) -> dict[str, Value]:
     """Return the values that the best feasible row has in the settings that vary, but for those that are `free`."""
     values = minimised(df, objective)
     usable = (require(df, "reject") == 0) & np.isfinite(values)
@@ -164,7 +165,7 @@ def job_of_best(df: "pd.DataFrame", objective: str, free: Collection[str] = ()) 
     return {name: best[name] for name in names if (df[name].array != best[name]).any()}
 
 
-def of_job(df: "pd.DataFrame", job: Mapping[str, Value]) -> NDArray[np.bool_]:
+def of_job(df: DataFrame, job: Mapping[str, Value]) -> NDArray[np.bool_]:
     """Return which rows have the values of `job`, [rows]."""
     same = np.ones(len(df), bool)
     for name, value in job.items():
@@ -172,7 +173,7 @@ def of_job(df: "pd.DataFrame", job: Mapping[str, Value]) -> NDArray[np.bool_]:
     return same
 
 
-def near_best(df: "pd.DataFrame", objective: str) -> NDArray[np.bool_]:
+def near_best(df: DataFrame, objective: str) -> NDArray[np.bool_]:
     """Return which rows, [rows], are feasible and within a factor of two of the best positive value in their job."""
     import pandas as pd
 
@@ -189,9 +190,7 @@ def limiting(x: str, y: str) -> str:
     return x if not settings([column_of(x)]) else y
 
 
-def drawn_rows(
-    df: "pd.DataFrame", objectives: tuple[str, str], job: Mapping[str, Value], baseline: Conditions
-) -> "pd.DataFrame":
+def drawn_rows(df: DataFrame, objectives: tuple[str, str], job: Mapping[str, Value], baseline: Conditions) -> DataFrame:
     """Return the feasible rows of a job that a front may draw: those near the best, and what may be the baseline."""
     rows = taken(df, of_job(df, job) & (require(df, "reject") == 0))
     if not len(rows):
@@ -204,7 +203,7 @@ def drawn_rows(
     return taken(rows, keep)
 
 
-def value_today(df: "pd.DataFrame", column: str) -> float | None:
+def value_today(df: DataFrame, column: str) -> float | None:
     """Return what the only cluster, or the assumption set, has in a what-if column, in SI units; None if unknown."""
     if not is_field(column):
         return None
@@ -219,7 +218,7 @@ def value_today(df: "pd.DataFrame", column: str) -> float | None:
     return None
 
 
-def place_today(df: "pd.DataFrame", column: str, values: Sequence[Value]) -> int | None:
+def place_today(df: DataFrame, column: str, values: Sequence[Value]) -> int | None:
     """Return the position of today's value among `values` of a column, None if it is not among them."""
     today = value_today(df, column)
     if today is None:

@@ -5,29 +5,24 @@ GPUs, with the deadline and the budget.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsx.errors import InputError
-from dsx.pictures.axes import FigureLayout, Style, dashes, figure_of, log_ticks, marks, plain_numbers
+from dsx.pictures.axes import Axes, FigureLayout, Style, dashes, figure_of, log_ticks, marks, plain_numbers
 from dsx.pictures.labels import axis_unit, name_text
 from dsx.results.frames import require
 from dsx.results.ranked_by import COST, DAYS, HOURS
 from dsx.search.ranking import front
+from dsx.text import DataFrame
 from dsx.units import counted, format_quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
 
 _WIDTH, _HEIGHT = 4.8, 3.0  # of an axis, in inches
 
 
 def collectives(
     title: str, times: Mapping[str, Sequence[Sequence[float]]], groups: Sequence[int], volumes: Sequence[float]
-) -> "Axes":
+) -> Axes:
     """Draw times by kind, [V][G] seconds, for G groups of GPUs and V bytes on each; return the upper axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
@@ -65,14 +60,14 @@ _ALLOWED = "0.45"  # grey of the deadline and the budget
 
 
 def cost_curve(
-    df: "pd.DataFrame",
-    ax: "Axes | None" = None,
+    df: DataFrame,
+    ax: Axes | None = None,
     *,
     deadline_days: float | None = None,
     budget_usd: float | None = None,
     chosen: int | None = None,
     title: str = "",
-) -> "Axes":
+) -> Axes:
     """Draw the fastest feasible row of each number of GPUs: its cost against its days.
 
     Args:

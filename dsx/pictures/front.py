@@ -9,24 +9,20 @@ report draws it too (`dsx.pictures.html.figures`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dsx.errors import one_text
 from dsx.pictures import axes
-from dsx.pictures.axes import ABOVE, LEGEND_LINE, FigureLayout, Style, finite, label_picture
+from dsx.pictures.axes import ABOVE, LEGEND_LINE, Axes, FigureLayout, Style, finite, label_picture
 from dsx.pictures.chosen_rows import capacities, job_of_best, limiting, near_best, of_job, refuse_many, varied_settings
 from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, job_text, named, quantity_texts, value_texts
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.plans.plan import Plan
 from dsx.results import frames
 from dsx.results.frames import WORDS, Conditions, Frame, column_of, minimised, require, taken
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
+from dsx.text import DataFrame
 
 MAX_POINTS = 20_000  # more would only cost time and file size
 _SIZE = (6.4, 3.9)  # of the axes, in inches
@@ -43,7 +39,7 @@ class NamedPlan(NamedTuple):
     """A plan with a name: a frame of one row."""
 
     name: str
-    row: "pd.DataFrame"
+    row: DataFrame
 
 
 @dataclass(frozen=True)
@@ -52,15 +48,15 @@ class FrontPicture:
 
     x: AxisUnit
     y: AxisUnit
-    plans: "pd.DataFrame"  # drawn as a cloud
+    plans: DataFrame  # drawn as a cloud
     number: int  # of the plans of the job within the range, of which the cloud may be a sample
-    best: "pd.DataFrame"  # the front, the best by the first objective first
+    best: DataFrame  # the front, the best by the first objective first
     marked: Sequence[NamedPlan]  # on the front
     capacity: float | None  # bytes of the GPU's memory, if that is the second objective and all plans have the same
 
 
 def front_picture(
-    plans: "pd.DataFrame", best: "pd.DataFrame", objectives: tuple[str, str], marked: Sequence[NamedPlan], number: int
+    plans: DataFrame, best: DataFrame, objectives: tuple[str, str], marked: Sequence[NamedPlan], number: int
 ) -> FrontPicture:
     """Return the picture of plans of a job near its best, with their front and the plans that have names."""
     x, y = (
@@ -73,13 +69,13 @@ def front_picture(
 
 
 def front(
-    df: "pd.DataFrame",
+    df: DataFrame,
     x: str = "step_time_s",
     y: str = "peak_bytes",
-    ax: "Axes | None" = None,
+    ax: Axes | None = None,
     by: str | None = None,
     baseline: "Conditions | str | None" = None,
-) -> "Axes":
+) -> Axes:
     """Draw the feasible rows within twice the best `x` as points, and their front as a stepped line with markers.
 
     Of a frame with several jobs (numbers of GPUs, batches, clusters, what-ifs) it is that of the best row, as the title
@@ -151,7 +147,7 @@ def front(
     return ax
 
 
-def named_plans(best: "pd.DataFrame", x: str, y: str) -> dict[str, int]:
+def named_plans(best: DataFrame, x: str, y: str) -> dict[str, int]:
     """Return the places of the plans of a front with a name, or several: "fastest, leanest"."""
     if not len(best):
         return {}
@@ -163,7 +159,7 @@ def named_plans(best: "pd.DataFrame", x: str, y: str) -> dict[str, int]:
     return {", ".join(of_place): place for place, of_place in names.items()}
 
 
-def _baseline(job: "pd.DataFrame", x: str, baseline: "Conditions | str | None") -> "pd.DataFrame | None":
+def _baseline(job: DataFrame, x: str, baseline: "Conditions | str | None") -> DataFrame | None:
     """Return the row of the baseline; None if there is none by default. It may be outside of the axes."""
     feasible = taken(job, require(job, "reject") == 0)
     if baseline is None:
@@ -175,7 +171,7 @@ def _baseline(job: "pd.DataFrame", x: str, baseline: "Conditions | str | None") 
     return None if place is None else taken(feasible, np.array([place]))
 
 
-def _draw_points(ax: "Axes", picture: FrontPicture, limit: str) -> None:
+def _draw_points(ax: Axes, picture: FrontPicture, limit: str) -> None:
     """Draw feasible rows as grey points, or rejected ones as pale crosses, at most MAX_POINTS."""
     x, y = picture.x.place(picture.plans), picture.y.place(picture.plans)
     feasible = require(picture.plans, "reject") == 0
@@ -194,7 +190,7 @@ def _draw_points(ax: "Axes", picture: FrontPicture, limit: str) -> None:
             ax.scatter(x[rows], y[rows], label=label, rasterized=True, **style)
 
 
-def _draw_front(ax: "Axes", picture: FrontPicture, by: str | None) -> int:
+def _draw_front(ax: Axes, picture: FrontPicture, by: str | None) -> int:
     """Draw a front with plans; return the number of its legends."""
     best = picture.best
     x, y = picture.x.place(best), picture.y.place(best)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dsx.errors import one_text
 from dsx.pictures import labels
-from dsx.pictures.axes import ABOVE, LEGEND_LINE, FigureLayout, Style, figure_of, finite, is_wide, label_picture
+from dsx.pictures.axes import ABOVE, LEGEND_LINE, Axes, FigureLayout, Style, figure_of, finite, is_wide, label_picture
 from dsx.pictures.chosen_rows import (
     LARGER_IS_BETTER,
     BestTable,
@@ -28,10 +28,9 @@ from dsx.pictures.chosen_rows import (
     value_today,
 )
 from dsx.pictures.labels import named
+from dsx.text import DataFrame
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
 
 
@@ -71,7 +70,7 @@ class HeatPicture:
     compared: HeatReference | None  # None if no cell has a value
 
 
-def heat_picture(df: "pd.DataFrame", x: str, y: str, value: str) -> HeatPicture:
+def heat_picture(df: DataFrame, x: str, y: str, value: str) -> HeatPicture:
     """Return the heat map of the best feasible `value` for each pair; raises what `heatmap` raises."""
     table = best_table(df, [y], x, value)
     refuse_many(len(table.columns), MAX_VALUES, "values", [x])
@@ -82,7 +81,7 @@ def heat_picture(df: "pd.DataFrame", x: str, y: str, value: str) -> HeatPicture:
     return HeatPicture(named(df, x), named(df, y), *texts, table.values, compared)
 
 
-def _reference(df: "pd.DataFrame", table: BestTable, x: str, y: str, larger_is_better: bool) -> HeatReference:
+def _reference(df: DataFrame, table: BestTable, x: str, y: str, larger_is_better: bool) -> HeatReference:
     """Return what the cells of a table, of which at least one has a value, are compared with."""
     places = {x: place_today(df, x, table.columns), y: place_today(df, y, [row for (row,) in table.rows])}
     machine = [name for name in (x, y) if value_today(df, name) is not None]
@@ -108,7 +107,7 @@ def _reference(df: "pd.DataFrame", table: BestTable, x: str, y: str, larger_is_b
     return HeatReference(np.full(table.values.shape, best), cells, False, missing)
 
 
-def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: "Axes | None" = None) -> "Axes":
+def heatmap(df: DataFrame, x: str, y: str, value: str = "step_time_s", ax: Axes | None = None) -> Axes:
     """Draw the best feasible `value` for each pair of values of `x` and `y`, ascending to the right and upwards.
 
     The best is the smallest, or for mfu and rates of tokens the largest. A cell is relative to the one of today's
@@ -156,7 +155,7 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     return ax
 
 
-def _reference_text(df: "pd.DataFrame", compared: HeatReference, value: str, values: Numbers) -> str:
+def _reference_text(df: DataFrame, compared: HeatReference, value: str, values: Numbers) -> str:
     """Return what the frame is, and what a cell without a number means."""
     amounts = values[compared.cells & np.isfinite(values)]
     single = len(amounts) == 1
@@ -169,7 +168,7 @@ def _reference_text(df: "pd.DataFrame", compared: HeatReference, value: str, val
 
 
 def _draw_values(
-    layout: FigureLayout, picture: HeatPicture, compared: HeatReference, df: "pd.DataFrame", value: str
+    layout: FigureLayout, picture: HeatPicture, compared: HeatReference, df: DataFrame, value: str
 ) -> None:
     """Draw the cells with their numbers, relative to the reference, which is framed."""
     from matplotlib.collections import LineCollection
@@ -210,7 +209,7 @@ def _draw_values(
         ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=colour, linewidth=line, zorder=3, clip_on=False))
 
 
-def _draw_cells(ax: "Axes", ratios: Numbers, label: str) -> "QuadMesh":
+def _draw_cells(ax: Axes, ratios: Numbers, label: str) -> "QuadMesh":
     """Draw the cells and their colour bar, whose range is that of the values but for those far from the bulk."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter

@@ -5,17 +5,13 @@ A PNG has a palette of 256 colours: charts look the same and take at most half t
 
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsx.config.search_path import shown
 from dsx.errors import InputError, StoreError, did_you_mean, file_path
 from dsx.files import OpenFolder
-from dsx.pictures.axes import figure_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dsx.pictures.axes import Axes, figure_of
 
 DOTS_PER_INCH = 200
 # A palette is invisible if at most this share of the pixels (those at the edges of letters) differ by more than this
@@ -41,7 +37,7 @@ def image_format(path: str | Path) -> str:
     return suffix
 
 
-def save(ax: "Axes", path: str | Path) -> None:
+def save(ax: Axes, path: str | Path) -> None:
     """Write the figure of `ax`; the suffix of `path` decides the format.
 
     A PNG gets a palette, unless that would be visible, as in a photograph, or the figure is transparent.

@@ -9,7 +9,7 @@ the best. Every renderer takes its words from here.
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,8 @@ from dsx.plans.rules import DEGREES
 from dsx.results.frames import Frame
 from dsx.results.manifest import StatedCluster
 from dsx.results.set_columns import COLUMNS
-from dsx.text import printable
+from dsx.text import DataFrame, printable
 from dsx.units import counted, format_quantity, format_total
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NOTHING = "no feasible candidate"  # the title of an empty picture
 
@@ -50,7 +47,7 @@ _WORDS |= {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", 
 _RATES = {"tokens_per_s_per_gpu": "tokens/s/GPU"}
 
 
-def unit_of(df: "pd.DataFrame", column: str) -> str:
+def unit_of(df: DataFrame, column: str) -> str:
     """Return the SI unit of a column, "" if it has none; of a merged frame without `attrs` as dsx knows it."""
     units = {stored.name: stored.unit for stored in COLUMNS} | df.attrs.get("units", {})
     if column not in units and "." in column:
@@ -72,7 +69,7 @@ def words(column: str, unit: str = "") -> str:
     return text if without_unit == name or text.endswith(quantity) else f"{text} {quantity}"
 
 
-def named(df: "pd.DataFrame", column: str) -> str:
+def named(df: DataFrame, column: str) -> str:
     """Return the name of a column of a frame as text, as on its axis but without a unit."""
     return words(column, unit_of(df, column))
 
@@ -84,12 +81,12 @@ class AxisUnit(NamedTuple):
     size: float
     label: str
 
-    def place(self, rows: "pd.DataFrame") -> Numbers:
+    def place(self, rows: DataFrame) -> Numbers:
         """Return where rows are on the axis, [n]."""
         return rows[self.column].to_numpy() / self.size
 
 
-def axis_unit(df: "pd.DataFrame", column: str, values: Numbers) -> AxisUnit:
+def axis_unit(df: DataFrame, column: str, values: Numbers) -> AxisUnit:
     """Return the largest unit that the smallest value reaches: of interest are the few fast or small rows."""
     unit = unit_of(df, column)
     text = words(column, unit)
@@ -110,7 +107,7 @@ def name_text(name: str) -> str:
     return printable(name, keep="\n").replace("$", r"\$")
 
 
-def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Value]) -> list[str]:
+def value_texts(df: DataFrame, column: str, values: Sequence[Value]) -> list[str]:
     """Return values of a column as text, each with its unit: "80 GB", "1.1 TB/s", "4096", "8"."""
     unit = unit_of(df, column)
     numbers = [value for value in values if not isinstance(value, str)]
@@ -129,7 +126,7 @@ def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Value]) -> lis
     return texts
 
 
-def quantity_texts(df: "pd.DataFrame", column: str, values: Numbers) -> list[str]:
+def quantity_texts(df: DataFrame, column: str, values: Numbers) -> list[str]:
     """Return values of a column with three digits, in the unit of their common axis: "265 s", "3.23 s"."""
     unit = unit_of(df, column)
     size, name = 1.0, _RATES.get(column, unit)
@@ -143,7 +140,7 @@ def three_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 
-def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
+def job_text(df: DataFrame, axes: Collection[str] = ()) -> str:
     """Return the job of the rows without the settings that are `axes`: "gpt3-1t, 8,192 GPUs of b200-nvs8, ...".
 
     The tokens of the training are part of it if an axis depends on them; so is what the sweep left of its plans: the
@@ -171,7 +168,7 @@ def job_text(df: "pd.DataFrame", axes: Collection[str] = ()) -> str:
     return ", ".join(filter(None, (model, machine, batch, training, *hardware, only)))
 
 
-def best_over(df: "pd.DataFrame", point: str, axes: Collection[str], best: str = "best") -> str:
+def best_over(df: DataFrame, point: str, axes: Collection[str], best: str = "best") -> str:
     """Return over what a point with one value of `axes` is the best: "each point: the best feasible plan, and ..."."""
     common = _common_settings(df)
     varied = [name for name in settings(df.columns) if name not in (*common, *axes)]
@@ -184,6 +181,6 @@ def best_over(df: "pd.DataFrame", point: str, axes: Collection[str], best: str =
     return f"each {point}: the {best} feasible plan{beside}"
 
 
-def _common_settings(df: "pd.DataFrame") -> list[str]:
+def _common_settings(df: DataFrame) -> list[str]:
     """Return the settings that have one value in all rows."""
     return [name for name in settings(df.columns) if len(df) and (df[name].array == df[name].iloc[0]).all()]

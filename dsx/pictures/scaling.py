@@ -9,22 +9,18 @@ what is shown; a report draws it too (`dsx.pictures.html.figures`).
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
 import numpy as np
 
 from dsx.errors import InputError, UnitError, UnknownNameError, one_text
 from dsx.pictures import axes, chosen_rows
-from dsx.pictures.axes import FigureLayout, Style, finite, is_wide
+from dsx.pictures.axes import Axes, FigureLayout, Style, finite, is_wide
 from dsx.pictures.chosen_rows import GPUS, LARGER_IS_BETTER, PER_GPU, Numbers, Value
 from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, best_over, job_text, named, unit_of, value_texts
 from dsx.results.frames import check_frame, column_list, require
+from dsx.text import DataFrame
 from dsx.units import Dimension, parse_quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
 
 # Below these ranges a linear axis shows the same, and is easier to read.
 _LINEAR_X, _LINEAR_Y = 3.9, 5.0
@@ -55,7 +51,7 @@ class ScalingPicture:
     ideal: Sequence[Numbers]  # for some of the lines what their fewest GPUs do, scaled to more of them
 
 
-def scaling_picture(df: "pd.DataFrame", x: str, y: str, by: Sequence[str]) -> ScalingPicture:
+def scaling_picture(df: DataFrame, x: str, y: str, by: Sequence[str]) -> ScalingPicture:
     """Return the best feasible `y` by `x`, a line for each group of `by`; raises what `scaling` raises."""
     table = chosen_rows.best_table(df, by, x, y)
     chosen_rows.refuse_many(len(table.rows), axes.MAX_CATEGORIES, "lines", by)
@@ -79,13 +75,13 @@ def scaling_picture(df: "pd.DataFrame", x: str, y: str, by: Sequence[str]) -> Sc
 
 
 def scaling(
-    df: "pd.DataFrame",
+    df: DataFrame,
     x: str = "num_gpus",
     y: str = PER_GPU,
     by: str | Sequence[str] | None = None,
     baseline: object = None,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Draw the best feasible `y` for each `x`: the smallest, or for mfu and rates of tokens the largest.
 
     Args:
@@ -146,7 +142,7 @@ def scaling(
     return ax
 
 
-def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Value]) -> tuple[list[float], list[str]]:
+def _place_x(ax: Axes, df: DataFrame, x: str, values: Sequence[Value]) -> tuple[list[float], list[str]]:
     """Label the x axis and choose its scale; return the position and the text of each of its values."""
     if names := [value for value in values if isinstance(value, str)]:
         ax.set_xlabel(named(df, x))
@@ -163,7 +159,7 @@ def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Value]) ->
     return list(places), [f"{place:.10g}" for place in places]
 
 
-def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Sequence[str]) -> None:
+def _draw_lines(ax: Axes, places: Sequence[float], values: Numbers, names: Sequence[str]) -> None:
     for line, name, mark, dash in zip(values, names, axes.marks(len(names), 8.0), axes.dashes(len(names)), strict=True):
         ax.plot(places, line, linestyle=dash, linewidth=1.3, label=name or "best plan", **mark)
     if is_wide(values, _LINEAR_Y):
@@ -181,7 +177,7 @@ def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Seq
         ax.autoscale_view()
 
 
-def _draw_bars(ax: "Axes", places: Sequence[float], picture: ScalingPicture) -> bool:
+def _draw_bars(ax: Axes, places: Sequence[float], picture: ScalingPicture) -> bool:
     """Draw the 80 % interval of each point; return whether there is any."""
     lines = [pair for pair in zip(picture.lines, list(ax.lines), strict=False) if np.isfinite(pair[0].low).any()]
     for number, (line, artist) in enumerate(lines):
@@ -193,7 +189,7 @@ def _draw_bars(ax: "Axes", places: Sequence[float], picture: ScalingPicture) -> 
     return bool(lines)
 
 
-def _position(df: "pd.DataFrame", baseline: object, columns: Sequence[str], lines: Sequence[ScalingLine]) -> int:
+def _position(df: DataFrame, baseline: object, columns: Sequence[str], lines: Sequence[ScalingLine]) -> int:
     """Return the line of the baseline; a quantity given as text may have another prefix than in the legend."""
     unit = unit_of(df, columns[0])
     names = {str(baseline), baseline}

@@ -14,14 +14,12 @@ import numpy as np
 
 from dsx.config.topology import INNERMOST
 from dsx.errors import InputError
-from dsx.pictures.axes import BESIDE, FigureLayout, Style
+from dsx.pictures.axes import BESIDE, Axes, FigureLayout, Style
 from dsx.pictures.breakdown import STACKS, PartStyle
 from dsx.pictures.labels import name_text
 from dsx.plans.plan import Plan
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from dsx.pricing.one_plan import PlanStage
 
 
@@ -75,7 +73,7 @@ def placement_of(plan: Plan, tiers: Sequence[str]) -> StagePlacement:
     return StagePlacement(ranks(f"_{tiers[0]}"), units[0], tuple(units[1:]))
 
 
-def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title: str) -> "Axes":
+def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title: str) -> Axes:
     """Draw the stages of a plan; return the upper axis, or raise InputError for more than `MAX_STAGES`."""
     count = len(plan_stages)
     if count > MAX_STAGES:
@@ -115,7 +113,7 @@ def stages(plan_stages: "Sequence[PlanStage]", placement: StagePlacement, title:
     return above
 
 
-def _draw_bars(ax: "Axes", plan_stages: "Sequence[PlanStage]") -> None:
+def _draw_bars(ax: Axes, plan_stages: "Sequence[PlanStage]") -> None:
     places = np.arange(len(plan_stages))
     top = np.zeros(len(plan_stages))
     for name, part in _PARTS.items():
@@ -136,7 +134,7 @@ def _draw_bars(ax: "Axes", plan_stages: "Sequence[PlanStage]") -> None:
     ax.legend(handles[::-1], labels[::-1], **BESIDE)
 
 
-def _draw_domains(ax: "Axes", count: int, placement: StagePlacement, room: float) -> None:
+def _draw_domains(ax: Axes, count: int, placement: StagePlacement, room: float) -> None:
     """Draw the boxes, in inches, and number the stages; each stage has `room` points."""
     from matplotlib.patches import Rectangle
 
@@ -163,6 +161,6 @@ def _draw_domains(ax: "Axes", count: int, placement: StagePlacement, room: float
     ax.spines[:].set_visible(False)
 
 
-def _say(ax: "Axes", height: float, text: str) -> None:
+def _say(ax: Axes, height: float, text: str) -> None:
     """Write a text to the right of the axis, at a height in inches."""
     ax.text(1.0, height, f"  {text}", transform=ax.get_yaxis_transform(), va="center", size=_NUMBER)

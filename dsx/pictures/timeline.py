@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import InputError
-from dsx.pictures.axes import BESIDE, FigureLayout, Style
+from dsx.pictures.axes import BESIDE, Axes, FigureLayout, Style
 from dsx.pictures.labels import axis_unit, name_text
 from dsx.results.frames import require
+from dsx.text import DataFrame
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
 
 
 Times = NDArray[np.float64]  # [n] seconds
@@ -139,12 +138,12 @@ class _Row:
 
 
 def timeline(
-    ops: "pd.DataFrame",
-    transfers: "pd.DataFrame",
+    ops: DataFrame,
+    transfers: DataFrame,
     makespan_s: float,
     bound_s: float | None = None,
-    ax: "Axes | None" = None,
-) -> "Axes":
+    ax: Axes | None = None,
+) -> Axes:
     """Draw what devices run, and the transfers that arrive at them.
 
     Short operators that follow each other are drawn as one, in the colour of the kind that takes most of its time.
@@ -195,7 +194,7 @@ def timeline(
     return axis
 
 
-def _colours(ops: "pd.DataFrame") -> dict[str, str]:
+def _colours(ops: DataFrame) -> dict[str, str]:
     """Return the colours of the kinds that take most time, the most first, and that of the others if there are any."""
     seconds: dict[str, float] = {}
     lasts = _seconds(ops, "end_s") - _seconds(ops, "start_s")
@@ -206,12 +205,12 @@ def _colours(ops: "pd.DataFrame") -> dict[str, str]:
     return dict(zip(ordered, _KINDS, strict=False)) | remaining
 
 
-def _seconds(df: "pd.DataFrame", column: str) -> Times:
+def _seconds(df: DataFrame, column: str) -> Times:
     """Return a column of numbers; one of a frame without rows may have any type."""
     return require(df, column).astype(float)
 
 
-def _row(ops: "pd.DataFrame", transfers: "pd.DataFrame", device: int, longest: float, colours: dict[str, str]) -> _Row:
+def _row(ops: DataFrame, transfers: DataFrame, device: int, longest: float, colours: dict[str, str]) -> _Row:
     runs, to = require(ops, "device") == device, require(transfers, "destination") == device
     start, end = _seconds(ops, "start_s")[runs], _seconds(ops, "end_s")[runs]
     kinds = [kind if kind in colours else _OTHERS for kind in map(str, require(ops, "kind")[runs])]
@@ -222,7 +221,7 @@ def _row(ops: "pd.DataFrame", transfers: "pd.DataFrame", device: int, longest: f
     return _Row(bars, arriving, waited, float((busy[:, 1] - busy[:, 0]).sum()))
 
 
-def _draw_row(ax: "Axes", device: int, row: _Row, colours: dict[str, str], longest: float, size: float) -> None:
+def _draw_row(ax: Axes, device: int, row: _Row, colours: dict[str, str], longest: float, size: float) -> None:
     """Draw the bars of a device, its transfers, and its waits in both rows."""
     ops, arriving = (device + _OPS[0], _OPS[1]), (device + _ARRIVING[0], _ARRIVING[1])
 
@@ -240,7 +239,7 @@ def _draw_row(ax: "Axes", device: int, row: _Row, colours: dict[str, str], longe
     draw([(wait.sent_s, wait.until_s) for wait in seen], arriving, {"facecolor": _WAITED, "linewidth": 0.0})
 
 
-def _draw_legend(ax: "Axes", colours: dict[str, str], bounded: bool, at: float) -> None:
+def _draw_legend(ax: Axes, colours: dict[str, str], bounded: bool, at: float) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -22,7 +22,7 @@ stage, no recomputation, no other parallelism.
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,8 @@ from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean, on
 from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.results.set_columns import COLUMNS
 from dsx.search.ranking import front
-from dsx.text import printable
+from dsx.text import DataFrame, printable
 from dsx.units import Dimension, format_quantity, parse_number, parse_quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Frame = Any  # a DataFrame or a Series where the stubs of pandas do not know the types of columns
 
@@ -48,7 +44,7 @@ def check_frame(df: object) -> None:
         raise InputError(f"{what} is no DataFrame: dsx.load reads that of a folder, and `frame` is that of an answer")
 
 
-def require(df: "pd.DataFrame", column: str) -> np.ndarray:
+def require(df: DataFrame, column: str) -> np.ndarray:
     """Return the values of a column; UnknownNameError if there is none, InputError for no name or no DataFrame."""
     check_frame(df)
     one_text("column", column, "step_time_s")
@@ -58,7 +54,7 @@ def require(df: "pd.DataFrame", column: str) -> np.ndarray:
     return df[column].to_numpy()
 
 
-def taken(df: "pd.DataFrame", rows: np.ndarray) -> "pd.DataFrame":
+def taken(df: DataFrame, rows: np.ndarray) -> DataFrame:
     """Return some rows of a frame, as [n] positions or one bool for each row, with its `attrs`."""
     part: Frame = df.loc[rows] if rows.dtype == np.bool_ else df.iloc[rows]
     part.attrs = dict(df.attrs)
@@ -105,7 +101,7 @@ def column_name(text: str) -> str:
     return f"{axis}_nvs" if dot and tier == "nvs" else text
 
 
-def matching(df: "pd.DataFrame", conditions: Conditions, partial: bool = False) -> NDArray[np.bool_]:
+def matching(df: DataFrame, conditions: Conditions, partial: bool = False) -> NDArray[np.bool_]:
     """Return which rows have all the values, [rows].
 
     Raises UnknownNameError for an unknown column, InputError if no row has all values; not if the rows are only a part
@@ -128,7 +124,7 @@ def text_of(conditions: Conditions) -> str:
     return " ".join(f"{column}={value}" for column, value in conditions.items())
 
 
-def _equal(df: "pd.DataFrame", column: str, values: np.ndarray, value: object) -> NDArray[np.bool_]:
+def _equal(df: DataFrame, column: str, values: np.ndarray, value: object) -> NDArray[np.bool_]:
     if values.dtype.kind not in "iuf":
         return values.astype(str) == str(value)
     unit = df.attrs.get("units", {}).get(column, "")
@@ -156,7 +152,7 @@ def knee(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
 _NO_QUANTITIES = frozenset(column.name for column in COLUMNS if column.kind not in ("integer", "real"))
 
 
-def pareto(df: "pd.DataFrame", *objectives: str | Sequence[str]) -> "pd.DataFrame":
+def pareto(df: DataFrame, *objectives: str | Sequence[str]) -> DataFrame:
     """Return the rows of `df` on the front, the best by the first objective first.
 
     Each objective is a numeric column to be minimised, or, as "-mfu", maximised; a list of them may be given too.
@@ -182,7 +178,7 @@ def column_of(objective: str) -> str:
     return objective.removeprefix("-")
 
 
-def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
+def minimised(df: DataFrame, objective: str) -> NDArray[np.float64]:
     """Return the values of an objective, negated if it is maximised; raises what `pareto` raises."""
     values = require(df, column_of(objective))
     if values.dtype.kind not in "iuf" or column_of(objective) in _NO_QUANTITIES:
@@ -199,7 +195,7 @@ _PLAIN |= dict.fromkeys(("tp2", "cp", "ep", "microbatch_size"), 1)
 PLAIN_PLAN_COLUMNS = (*_PLAIN, "tp", "pp", "tp_nvs")
 
 
-def plain_plan(df: "pd.DataFrame") -> int | None:
+def plain_plan(df: DataFrame) -> int | None:
     """Return the position of the plain plan among the feasible rows, None if no row is one or a column is missing."""
     if not {*PLAIN_PLAN_COLUMNS} <= {*df.columns}:
         return None

@@ -6,7 +6,6 @@ the whole placement, so none is printed.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,11 +24,8 @@ from dsx.pricing.problem import Problem
 from dsx.results.ranked_by import TIED, Priced
 from dsx.results.set_columns import COLUMNS, CUT
 from dsx.tables.format import WIDTH, cut_text, hardware_text, hardware_title, quantity, share, shares, table, wrapped
-from dsx.text import DataView, printable
+from dsx.text import DataFrame, DataView, printable
 from dsx.units import counted, format_quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _OF_KIND = {"dense": "a dense model", "experts": "experts"}
 _WORDS = {"stack": "the stack {}", "generation": "a device of the family {}", "kind": "{}"}
@@ -379,7 +375,7 @@ _COSTS = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
 _KNOWN = {column.name: column for column in (*COLUMNS, CUT)}
 
 
-def plans_frame(plans: Sequence[DataView], reasons: Sequence[str] = ()) -> "pd.DataFrame":
+def plans_frame(plans: Sequence[DataView], reasons: Sequence[str] = ()) -> DataFrame:
     """Return one row per plan: choices, hardware, costs, and `reject`, which is 0 for a feasible plan.
 
     `reasons` names the bits of `reject`, lowest bit first. `attrs` has the units and descriptions of the columns that

@@ -5,15 +5,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from dsx.plans.plan import Plan
-from dsx.text import Data, versioned
-
-if TYPE_CHECKING:
-    from pandas import DataFrame as DataFrame
-else:
-    DataFrame = object  # pandas is loaded once an answer is asked for a frame
+from dsx.text import Data, DataFrame, versioned
 
 
 class Answer(ABC):

@@ -31,9 +31,9 @@ from dsx.progress import Watch, progress
 from dsx.results.sets import fastest, read_manifest
 from dsx.tables.format import table
 from dsx.tables.terms import shapes_data
-from dsx.text import Data, DataView
+from dsx.text import Data, DataFrame, DataView
 from dsx.units import counted, exact_quantity, format_quantity
-from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
+from dsx.verbs.answer import Answer, paragraphs, with_units
 from dsx.verbs.arguments import (
     Fields,
     assignments,

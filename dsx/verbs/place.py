@@ -42,9 +42,9 @@ from dsx.placement import (
 from dsx.placement import place as placed_on
 from dsx.progress import Watch, progress, remark
 from dsx.tables.format import table
-from dsx.text import Data, DataView, printable
+from dsx.text import Data, DataFrame, DataView, printable
 from dsx.units import counted, format_quantity, parse_count, parse_number, parse_share
-from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
+from dsx.verbs.answer import Answer, paragraphs, with_units
 from dsx.verbs.arguments import amount, count, option_of, parsed, seconds_from, watcher
 
 _MOST_DEVICES = 1024

@@ -11,9 +11,8 @@ from dsx.progress import remark
 from dsx.results import frames
 from dsx.results.frames import Conditions, column_list, column_of, matching, parsed, taken, text_of
 from dsx.results.sets import load, load_chosen, read_manifest
-from dsx.text import DataView
+from dsx.text import DataFrame, DataView
 from dsx.units import counted, exact_quantity
-from dsx.verbs.answer import DataFrame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

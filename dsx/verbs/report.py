@@ -15,9 +15,9 @@ from dsx.results.sets import read_manifest
 from dsx.tables.format import wrapped
 from dsx.tables.job import title_of
 from dsx.tables.plans import plans_frame, plans_text
-from dsx.text import Data
+from dsx.text import Data, DataFrame
 from dsx.units import counted
-from dsx.verbs.answer import DataFrame, PricedPlans, paragraphs
+from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import output_file, write_output_file
 from dsx.verbs.job import device_remarks
 from dsx.verbs.result_row import Hardware, ResultRow, row_of, taken_lines

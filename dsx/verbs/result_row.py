@@ -19,9 +19,8 @@ from dsx.results.set_columns import CUT
 from dsx.results.sets import load_chosen, read_manifest
 from dsx.tables.job import hardware_of
 from dsx.tables.plans import taken_text
-from dsx.text import Data, DataView
+from dsx.text import Data, DataFrame, DataView
 from dsx.units import counted, exact_quantity
-from dsx.verbs.answer import DataFrame
 from dsx.verbs.job import Inputs
 
 Hardware = Mapping[str, object] | Sequence[str]

@@ -17,9 +17,9 @@ from dsx.tables.format import hardware_text, table, wrapped
 from dsx.tables.job import counts_text, hardware_of, kept_text, rows_text, title_of, what_if_values
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.tables.terms import costs_text
-from dsx.text import Data
+from dsx.text import Data, DataFrame
 from dsx.units import counted
-from dsx.verbs.answer import DataFrame, PricedPlans, paragraphs
+from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import count
 from dsx.verbs.job import Inputs
 from dsx.verbs.result_row import inputs_of, rows_of_candidate, taken_lines

@@ -39,10 +39,10 @@ from dsx.search.sweep import Sweep, fault_of_groups, most_rows, reduces, size_fo
 from dsx.tables.job import counts_text, steps_text
 from dsx.tables.plans import plans_text
 from dsx.tables.terms import known_text
-from dsx.text import Data, wrapped
+from dsx.text import Data, DataFrame, wrapped
 from dsx.units import counted, format_quantity
 from dsx.verbs.alternatives import why_infeasible
-from dsx.verbs.answer import Answer, DataFrame, PricedPlans, paragraphs
+from dsx.verbs.answer import Answer, PricedPlans, paragraphs
 from dsx.verbs.arguments import Fields, assignments, margin_setting, optional_path, watcher
 from dsx.verbs.job import cluster_remarks, load_inputs, of_its_framework
 from dsx.verbs.plan import check_words

@@ -10,13 +10,13 @@ from pathlib import Path
 from dsx.errors import file_path
 from dsx.progress import Watch, progress
 from dsx.tables.format import share, table
-from dsx.text import WIDTH, Data, DataView, printable
+from dsx.text import WIDTH, Data, DataFrame, DataView, printable
 from dsx.traces.chrome import chrome_file, laid_out
 from dsx.traces.columns import RankTrace
 from dsx.traces.inspect import summary
 from dsx.traces.trace_folder import open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
+from dsx.verbs.answer import Answer, paragraphs, with_units
 from dsx.verbs.arguments import output_file, watcher
 
 

@@ -19,7 +19,7 @@ from dsx.plans.plan import Plan
 from dsx.plans.violations import for_plan, on_platform
 from dsx.progress import Watch, progress, remark
 from dsx.tables.format import shares, table
-from dsx.text import Data, printable
+from dsx.text import Data, DataFrame, printable
 from dsx.traces.checks import CONTRADICTORY_ORDER, check
 from dsx.traces.chrome import Event, chrome_file
 from dsx.traces.columns import RankTrace
@@ -28,7 +28,7 @@ from dsx.traces.replay import Emit
 from dsx.traces.step_replay import Slow, StepTraces, replay_step, slow_ranks
 from dsx.traces.trace_folder import WORLD, TraceFolder, open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, DataFrame, paragraphs, with_units
+from dsx.verbs.answer import Answer, paragraphs, with_units
 from dsx.verbs.arguments import Fields, assignments, output_file, watcher
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, of_its_framework, split_overrides
 from dsx.verbs.trace_inspect import elements_text

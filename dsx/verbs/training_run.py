@@ -32,9 +32,9 @@ from dsx.search.fastest import ANY
 from dsx.tables.format import WIDTH, quantity, wrapped
 from dsx.tables.job import step_text
 from dsx.tables.plans import plans_frame, stated_lines, with_choices
-from dsx.text import Data, printable
+from dsx.text import Data, DataFrame, printable
 from dsx.units import LARGEST_COUNT, counted, format_total, listed, parse_quantity, scale_of_total
-from dsx.verbs.answer import DataFrame, PricedPlans, paragraphs
+from dsx.verbs.answer import PricedPlans, paragraphs
 from dsx.verbs.arguments import counts, total, watcher
 from dsx.verbs.best import BestPlans, Restricted
 from dsx.verbs.job import Job, checked, with_margin

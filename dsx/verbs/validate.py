@@ -20,9 +20,9 @@ from dsx.runs.predict import Predict, PredictedRows, compare, count_unlike, pred
 from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.tables.format import table
-from dsx.text import Data, DataView, printable
+from dsx.text import Data, DataFrame, DataView, printable
 from dsx.units import counted
-from dsx.verbs.answer import Answer, DataFrame
+from dsx.verbs.answer import Answer
 from dsx.verbs.arguments import check_output_file, optional_path, write_output_file
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
 

@@ -18,9 +18,9 @@ from dsx.search.fastest import SearchCounts, fastest, spaces_of
 from dsx.tables.format import whole_plan_text
 from dsx.tables.plans import margin_text, placement_text, plans_frame
 from dsx.tables.terms import comparison_text, costs_text, effects_text, stages_text
-from dsx.text import Data, DataView, printable
+from dsx.text import Data, DataFrame, DataView, printable
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import DataFrame, paragraphs
+from dsx.verbs.answer import paragraphs
 from dsx.verbs.evaluate import Evaluation, as_row
 from dsx.verbs.job import Job
 from dsx.verbs.plan import PlanLike, Row, plan_request

@@ -31,7 +31,7 @@ from dsx.tables.format import hardware_text, quantity, share, shares, whole_plan
 from dsx.tables.job import kept_text, only_text, steps_text, what_if_values
 from dsx.tables.plans import SHARES, extrapolated_text, fitting, placement_text, taken_text
 from dsx.tables.terms import stages_text
-from dsx.text import printable
+from dsx.text import DataFrame, printable
 from dsx.units import counted, format_quantity
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def answer(rows: RankedRows, resolution: float | None, candidate: "pd.Series | N
     ]
 
 
-def _costs_of(rows: "pd.DataFrame") -> np.ndarray:
+def _costs_of(rows: DataFrame) -> np.ndarray:
     """Return what the features of each row cost, [N] int64."""
     codes = {name: (rows[name].map(BY_NAME[name].code) if name in CODES else rows[name]) for name in READ}
     choices = {name: column.to_numpy(np.int64) for name, column in codes.items()}
@@ -136,7 +136,7 @@ def _costs_of(rows: "pd.DataFrame") -> np.ndarray:
     return total_cost(of_keys(choices), of_choices(choices, uneven))
 
 
-def _best(near: "pd.DataFrame", simple: bool) -> "pd.Series":
+def _best(near: DataFrame, simple: bool) -> "pd.Series":
     """Return the row of least memory, or with `simple`, of those of least cost; of equal ones the fastest."""
     times, sizes = near["step_time_s"].to_numpy(), near["peak_bytes"].to_numpy()
     # lexsort sorts by its last key first.

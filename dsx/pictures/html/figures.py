@@ -27,11 +27,10 @@ from dsx.plans.rules import DEGREES
 from dsx.results.frames import Frame, pareto
 from dsx.results.ranked_by import Priced
 from dsx.tables.format import whole_plan_text
-from dsx.text import printable
+from dsx.text import DataFrame, printable
 from dsx.units import counted, format_quantity
 
 if TYPE_CHECKING:
-    import pandas as pd
     from plotly.graph_objects import Figure
 
 
@@ -231,7 +230,7 @@ def _scaling(rows: RankedRows, first: Named) -> list[Picture]:
     return [Picture("scaling", "Scaling", f"{about}a GPU become smaller.", figure)]
 
 
-def _line(name: str, plans: "pd.DataFrame") -> ScalingLine:
+def _line(name: str, plans: DataFrame) -> ScalingLine:
     missing = np.full(len(plans), np.nan)
     low, high = interval(plans, PER_GPU) or (missing, missing)
     return ScalingLine((name,), name, plans[GPUS].tolist(), rate(plans), low, high)

@@ -24,7 +24,7 @@ from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest
 from dsx.results.set_columns import Column
 from dsx.results.sets import as_plans, load_chosen, load_small
-from dsx.text import Data
+from dsx.text import Data, DataFrame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +47,8 @@ class RankedRows:
 
     folder: Path
     manifest: Manifest
-    every: "pd.DataFrame"  # all rows: choices, hardware and the costs that pictures need, in the order of the set
-    best: "pd.DataFrame"  # the best `MOST_ROWS` of them, with all columns, the best first
+    every: DataFrame  # all rows: choices, hardware and the costs that pictures need, in the order of the set
+    best: DataFrame  # the best `MOST_ROWS` of them, with all columns, the best first
     attrs: Mapping[Hashable, object]  # of the set (`dsx.results.sets.load`)
 
     @property
@@ -62,15 +62,15 @@ class RankedRows:
         return [name for name in self.settings if distinct(self.every, name) > 1]
 
     @property
-    def feasible(self) -> "pd.DataFrame":
+    def feasible(self) -> DataFrame:
         """The feasible ones of all rows."""
         return self._feasible({})
 
-    def alike(self, row: Frame, columns: Sequence[str]) -> "pd.DataFrame":
+    def alike(self, row: Frame, columns: Sequence[str]) -> DataFrame:
         """Return the feasible rows that have the values of `row` in some columns."""
         return self._feasible({name: row[name] for name in columns})
 
-    def _feasible(self, values: Mapping[str, Value]) -> "pd.DataFrame":
+    def _feasible(self, values: Mapping[str, Value]) -> DataFrame:
         """Return the feasible rows with these values, without a copy if those are all."""
         rows = of_job(self.every, values) & (self.every["reject"] == 0).to_numpy()
         return self.every if rows.all() else self.every.loc[rows]
@@ -79,12 +79,12 @@ class RankedRows:
         """Return the row of a candidate at some hardware, which the set has."""
         return self.every.loc[of_job(self.every, {"candidate": candidate, **hardware})].iloc[0]
 
-    def whole(self, rows: "pd.DataFrame") -> "pd.DataFrame":
+    def whole(self, rows: DataFrame) -> DataFrame:
         """Return some of the rows of `every` with all columns, in their order."""
         keys = ["candidate", *self.settings]
         place = {key: at for at, key in enumerate(_keys(rows, keys))}
 
-        def choose(frame: "pd.DataFrame") -> "pd.DataFrame":
+        def choose(frame: DataFrame) -> DataFrame:
             near = frame.loc[frame["candidate"].isin(rows["candidate"])]
             return near.loc[[key in place for key in _keys(near, keys)]]
 
@@ -93,13 +93,13 @@ class RankedRows:
         at = [place[key] for key in _keys(loaded, keys)]
         return loaded.iloc[np.argsort(at)].reset_index(drop=True)
 
-    def with_attrs(self, rows: "pd.DataFrame") -> "pd.DataFrame":
+    def with_attrs(self, rows: DataFrame) -> DataFrame:
         """Return rows with the `attrs` of the set."""
         described = rows.copy(deep=False)
         described.attrs = dict(self.attrs)
         return described
 
-    def plans(self, rows: "pd.DataFrame") -> list[Data]:
+    def plans(self, rows: DataFrame) -> list[Data]:
         """Return rows with all columns as plain data."""
         return as_plans(self.with_attrs(rows)) if len(rows) else []
 
@@ -109,11 +109,11 @@ def distinct(rows: Frame, column: str) -> int:
     return int(rows[column].nunique(dropna=False))
 
 
-def _keys(rows: "pd.DataFrame", columns: Sequence[str]) -> list[tuple[object, ...]]:
+def _keys(rows: DataFrame, columns: Sequence[str]) -> list[tuple[object, ...]]:
     return [*zip(*(rows[name].tolist() for name in columns), strict=True)]
 
 
-def rate(rows: "pd.DataFrame") -> Numbers:
+def rate(rows: DataFrame) -> Numbers:
     """Return tokens per second and GPU of rows, [N]."""
     return rows["tokens_per_s_per_gpu"].to_numpy(np.float64)
 
@@ -127,7 +127,7 @@ def ranked_rows(folder: Path, manifest: Manifest) -> RankedRows:
     return RankedRows(folder, manifest, load_small(folder, light), best, attrs)
 
 
-def ranked(rows: "pd.DataFrame", most: int) -> "pd.DataFrame":
+def ranked(rows: DataFrame, most: int) -> DataFrame:
     """Return at most so many rows in their order, the best first."""
     # lexsort sorts by its last key first; a row without a time is last.
     slowness = np.nan_to_num(-rate(rows), nan=np.inf)
