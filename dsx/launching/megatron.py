@@ -49,6 +49,7 @@ from dsx.launching.request import (
     lost_lines,
     option,
     options,
+    template,
     words_of,
 )
 from dsx.notation.syntax import REGIONS_BY_NAME
@@ -283,23 +284,13 @@ def write_script(request: Request, head: list[str]) -> WrittenLaunch:
     for name, settings in (("MODEL", of_model), ("PLAN", of_plan)):
         lines = [f"    {shlex.join(words_of((flag, value)))}\n" for flag, value, *_ in settings if flag]
         arrays += f"{name}=(\n{''.join(lines)})\n"
+    data = template("megatron_data.txt").format(vocabulary=request.shape.vocabulary or 1)
     text = (
-        f"{exported(environment(request))}\n{arrays}{_DATA.format(vocabulary=request.shape.vocabulary or 1)}\n"
+        f"{exported(environment(request))}\n{arrays}{data}\n"
         'torchrun "${HOSTS[@]}" "${MEGATRON_LM:?a checkout of Megatron-LM}/pretrain_gpt.py" \\\n'
         '    "${MODEL[@]}" "${PLAN[@]}" "${DATA[@]}" "${TRAINING[@]}" "$@"\n'
     )
     return WrittenLaunch({SCRIPT: script([*head, *lost_lines(NAME, lost)], request, text)}, lost)
-
-
-_DATA = """# Made-up tokens; set DATA_PATH and TOKENIZER for your own. Learning rates are no part of the plan.
-if [ -n "${{DATA_PATH:-}}" ]; then
-    DATA=(--data-path "$DATA_PATH" --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER")
-else
-    DATA=(--mock-data --tokenizer-type NullTokenizer --vocab-size {vocabulary})
-fi
-TRAINING=(--train-iters "${{TRAIN_ITERS:-50}}" --lr 1e-4 --min-lr 1e-5 --lr-decay-style cosine --log-interval 1
-    --log-throughput --eval-iters 0)
-"""
 
 
 def environment(request: Request) -> dict[str, str]:

@@ -134,23 +134,13 @@ def write(request: Request, head: list[str]) -> WrittenLaunch:
         asynchronous=configuration["compile"]["enable_async_tensor_parallel"],
         stages=_stages(run),
     )
+    assets = template("torchtitan_assets.txt")  # paths are resolved before the script changes into its folder
     start = (
         f"{exported(allocator_variables(run))}\n"
-        f'{_ASSETS}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
+        f'{assets}cd "$(dirname "$0")"\nPYTHONPATH=. torchrun "${{HOSTS[@]}}" -m torchtitan.train --module recipe '
         '--config recipe "$@"\n'
     )
     return WrittenLaunch({SCRIPT: script([head[0], request.title], request, start), _RECIPE: text}, lost)
-
-
-# Paths are resolved before the script changes into its folder. The package of TorchTitan has neither.
-_ASSETS = """# A tokenizer, and text to train on (JSON lines with "text"): those of TorchTitan's tests, or your own.
-CHECKOUT='a checkout of TorchTitan, whose tests/assets have what its package lacks; or set HF_ASSETS_PATH (a folder'
-CHECKOUT+=' with a tokenizer of Hugging Face) and DATASET_PATH (a folder of JSON lines with "text")'
-HF_ASSETS_PATH=$(realpath -e "${HF_ASSETS_PATH:-${TORCHTITAN:?$CHECKOUT}/tests/assets/tokenizer}")
-DATASET_PATH=$(realpath -e "${DATASET_PATH:-${TORCHTITAN:?$CHECKOUT}/tests/assets/c4_test}")
-export HF_ASSETS_PATH DATASET_PATH
-
-"""
 
 
 def _configuration(run: LaunchRun) -> Data:
