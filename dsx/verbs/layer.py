@@ -125,9 +125,9 @@ def layer(
     Raises UnknownNameError for an unknown name, NotationError for an invalid layer, InputError for an invalid
     setting or size.
     """
-    stated = stated_layer(name, settings, strategy, sizes, model, assumptions)
-    reads, uncounted = stated.assumptions.fused_backward_reads, stated.assumptions.uncounted
-    return LayerDescription(describe(stated.layer, reads, uncounted, stated.defaults, stated.sizes))
+    request = stated_layer(name, settings, strategy, sizes, model, assumptions)
+    reads, uncounted = request.assumptions.fused_backward_reads, request.assumptions.uncounted
+    return LayerDescription(describe(request.layer, reads, uncounted, request.defaults, request.sizes))
 
 
 class StatedLayer(NamedTuple):
@@ -177,8 +177,8 @@ def stated_layer(
             )
         values[letter] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
         if not 1 <= values[letter] <= LARGEST_COUNT:
-            wanted = f"a whole number of at least 1 and at most {LARGEST_COUNT}"
-            raise InputError(f"--set {assignment}: {letter} must be {wanted}")
+            counts = f"a whole number of at least 1 and at most {LARGEST_COUNT}"
+            raise InputError(f"--set {assignment}: {letter} must be {counts}")
     return StatedLayer(built, assumed, defaults, values)
 
 

@@ -411,8 +411,8 @@ def _graph(graph: GraphLike | None, model: Given | None, hardware: PlacementHard
     if isinstance(graph, Mapping):
         return graph_of(parse_operator_graph(stated_in_code(dict(graph), "graph"))), "graph"
     if not isinstance(graph, str | Path):
-        wanted = "a JSON file is wanted, FILE.py:NAME, its content as a dict, or a graph of dsx.place"
-        raise wrong("graph", graph, wanted)
+        kinds = "a JSON file is wanted, FILE.py:NAME, its content as a dict, or a graph of dsx.place"
+        raise wrong("graph", graph, kinds)
     name = str(graph)
     if ".py:" not in name and not name.endswith(".py"):
         return graph_of(read_operator_graph(name)), name
