@@ -109,18 +109,6 @@ def test_no_colour_and_no_bar_without_a_terminal(folder):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_ctrl_c_elsewhere_ends_quietly(folder):
-    code = (
-        f"{INTERRUPTIBLE}; import os, dsx.config.model_file as model\n"
-        "model.stated_document = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)\n"
-        "from dsx.verbs.process import main; main()"
-    )
-    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
-    done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, "")
-    assert "Traceback" not in done.stderr
-
-
 def test_ctrl_c_at_any_moment_leaves_no_traceback(folder):
     job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
     ended = []
@@ -143,35 +131,26 @@ def test_ctrl_c_at_any_moment_leaves_no_traceback(folder):
     assert set(ended) != {0}
 
 
-@pytest.mark.parametrize("where", ["raise ImportError('half a module')", "raise KeyboardInterrupt"])
-def test_ctrl_c_that_arrives_as_another_error(folder, where):
-    code = (
-        f"{INTERRUPTIBLE}; import os, dsx.config.model_file as model\n"
-        "def load(*arguments):\n"
-        "    try: signal.raise_signal(signal.SIGINT)\n"
-        f"    except KeyboardInterrupt: {where}\n"
-        "model.stated_document = load\n"
-        "from dsx.__main__ import main; main()"
-    )
-    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
-    done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
+RAISED = "try: signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt: raise "
+DYING = "type('Dying', (), {'__del__': lambda self: signal.raise_signal(signal.SIGINT)})()"
 
 
-def test_ctrl_c_inside_a_destructor_is_not_forgotten(folder):
-    code = (
-        f"{INTERRUPTIBLE}; import dsx.config.model_file as model\n"
-        "class Dying:\n"
-        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
-        "def load(*arguments):\n"
-        "    Dying()\n"
-        "    print('went on')\n"
-        "model.stated_document = load\n"
-        "from dsx.__main__ import main; main()"
-    )
+@pytest.mark.parametrize(
+    ("main", "body", "code"),
+    [
+        ("dsx.verbs.process", "signal.raise_signal(signal.SIGINT)", 128 + signal.SIGINT),
+        ("dsx.__main__", f"{RAISED}ImportError('half a module')", 128 + signal.SIGINT),
+        ("dsx.__main__", f"{RAISED}KeyboardInterrupt", 128 + signal.SIGINT),
+        ("dsx.__main__", f"{DYING}\n    print('went on')", -signal.SIGINT),  # in a destructor it is not forgotten
+    ],
+)
+def test_ctrl_c_ends_quietly_where_and_as_what_it_arrives(folder, main, body, code):
+    load = f"def load(*arguments):\n    {body}\nmodel.stated_document = load"
+    script = f"{INTERRUPTIBLE}; import dsx.config.model_file as model\n{load}\nfrom {main} import main; main()"
     job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
-    done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+    done = subprocess.run([sys.executable, "-c", script, "best", *job], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert not done.stderr if main == "dsx.__main__" else "Traceback" not in done.stderr
 
 
 @pytest.mark.sampled(4)
