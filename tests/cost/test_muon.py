@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, machine, make_assumptions
+from verbs.small import model_of
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
@@ -19,18 +20,13 @@ from dsx.plans.codes import SearchedCodes
 from dsx.pricing.keys import price_keys
 
 E, F, FX, X, V, H, G, K = 512, 2048, 256, 16, 8192, 8, 4, 64
-MODEL = {
-    "name": "small", "source": "none", "default_sequence_length": 1024,
-    "dimensions": {
-        "e": E, "h": H, "g": G, "k": K, "f": F, "fx": FX, "x": X, "topk": 2, "v": V, "capacity_percent": 100
-    },
-    "layers": [
+MODEL = model_of([
         {"kind": "embedding"},
         {"kind": "transformer", "options": ["gated", "rotary"], "count": 2},
         {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 6},
-        {"kind": "head"},
-    ],
-}  # fmt: skip
+        {"kind": "head"}], {
+        "e": E, "h": H, "g": G, "k": K, "f": F, "fx": FX, "x": X, "topk": 2, "v": V, "capacity_percent": 100
+    }, length=1024)  # fmt: skip
 ATTENTION = [(E, (H + 2 * G) * K), (H * K, E)]
 DENSE, EXPERT = [*ATTENTION, (E, F), (E, F), (F, E)], [*ATTENTION, (E, X), *[(E, FX)] * 3 * X]
 MATRICES = 2 * DENSE + 6 * EXPERT

@@ -6,22 +6,16 @@ import subprocess
 from itertools import pairwise
 
 import pytest
+from verbs.small import model_of
 
 import dsx
 from dsx.errors import InputError, StoreError, UnknownNameError
 from dsx.launching.writers import FRAMEWORKS
 
-SPEC = {
-    "name": "small",
-    "source": "a test",
-    "default_sequence_length": 2048,
-    "dimensions": {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 32000},
-    "layers": [
-        {"kind": "embedding"},
-        {"kind": "transformer", "options": ["rotary", "gated"], "count": 12},
-        {"kind": "head"},
-    ],
-}
+SPEC = model_of(
+    [{"kind": "embedding"}, {"kind": "transformer", "options": ["rotary", "gated"], "count": 12}, {"kind": "head"}],
+    {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 32000},
+)
 ROUTED = {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 12}
 EXPERTS = SPEC | {
     "dimensions": SPEC["dimensions"] | {"x": 8, "topk": 2, "fx": 512, "capacity_percent": 100},

@@ -7,6 +7,7 @@ from launching import flag_readers
 from launching.random_plans import ASSUMED, DEVICE, problem_of, requests
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
+from verbs.small import model_of
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
@@ -18,17 +19,10 @@ from dsx.plans.violations import for_plan
 from dsx.pricing.one_plan import evaluate_plan, price_plan
 from dsx.pricing.problem import make_problem
 
-DENSE = {
-    "name": "small",
-    "source": "a test",
-    "default_sequence_length": 2048,
-    "dimensions": {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 32000},
-    "layers": [
-        {"kind": "embedding"},
-        {"kind": "transformer", "options": ["rotary", "gated"], "count": 6},
-        {"kind": "head"},
-    ],
-}
+DENSE = model_of(
+    [{"kind": "embedding"}, {"kind": "transformer", "options": ["rotary", "gated"], "count": 6}, {"kind": "head"}],
+    {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 32000},
+)
 # GPUs, sequences and tokens: long sequences on replicas of cp, a pipeline of odd depth, a length of odd factors.
 JOBS = {"long": (16, 10, 65_536), "three": (12, 32, 8192), "odd": (8, 8, 12_300), "odder": (16, 4, 32_772)}
 

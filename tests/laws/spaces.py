@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from validation.cases import PAPER, STRATEGIES, cluster_spec
 from validation.cases import priced as priced_rows_of
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
@@ -49,15 +50,7 @@ def on(problem, cluster):
 @cache
 def problem_of(assumptions, strategies=STRATEGIES):
     """A model of 12 layers, with one or several strategies."""
-    spec = ModelSpec.model_validate(
-        {
-            "name": "small",
-            "source": "a test",
-            "default_sequence_length": 2048,
-            "dimensions": DIMENSIONS,
-            "layers": [{"kind": "transformer", "count": 12}],
-        }
-    )
+    spec = ModelSpec.model_validate(model_of([{"kind": "transformer", "count": 12}], DIMENSIONS))
     sets = load_assumptions(assumptions, [("memory_margin", "0")])  # a search keeps what fits exactly
     options = ProblemOptions(train_tokens=1e12)
     return make_problem(spec, cluster_spec(SYSTEM), sets, strategies, options).searching(USUAL)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from laws.spaces import DIMENSIONS, SYSTEM, USUAL, cluster_spec, priced
+from verbs.small import model_of
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
@@ -114,15 +115,7 @@ def test_what_a_schedule_hides_itself_is_not_lacked(schedule, lacks):
 @pytest.mark.parametrize("zero_stage", [(0, 1, 2, 3), (2, 3), (0, 1)])
 def test_tiles_of_a_search_and_rows_have_the_same_effects(zero_stage):
     """On a slow host, which some plans of each key avoid; all plans of a search, ten at a time."""
-    model = ModelSpec.model_validate(
-        {
-            "name": "small",
-            "source": "a test",
-            "default_sequence_length": 2048,
-            "dimensions": DIMENSIONS,
-            "layers": [{"kind": "transformer", "count": 12}],
-        }
-    )
+    model = ModelSpec.model_validate(model_of([{"kind": "transformer", "count": 12}], DIMENSIONS))
     slow = {"value": "100 us", "needs": ["zero_stage <= 1", "dp > 1"], "otherwise": "300 us", "source": "a test"}
     spec = load_assumptions({"extends": "default", "dispatch_latency": slow, "memory_margin": 0})
     problem = make_problem(model, cluster_spec(SYSTEM), spec, ["1d"]).searching(USUAL | {"zero_stage": zero_stage})

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import DIMENSIONS, SYSTEM
 from validation.cases import cluster_spec
+from verbs.small import model_of
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
@@ -34,17 +35,15 @@ GPUS, BATCH = 24, 48
 
 
 def spec_of(body):
-    return {
-        "name": body.replace(" ", "-"),
-        "source": "a test",
-        "default_sequence_length": 2048,
-        "dimensions": {
+    return model_of(
+        BODIES[body],
+        {
             name: size
             for name, size in (DIMENSIONS | EXPERTS).items()
             if name in DIMENSIONS or "kinds" in body or (name == "v" and "one kind" not in body)
         },
-        "layers": BODIES[body],
-    }
+        name=body.replace(" ", "-"),
+    )
 
 
 PROBLEMS = {

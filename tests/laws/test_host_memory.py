@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from laws.test_best_of_everything import DENSE, DIMENSIONS, problem_for
 from trace_totals import Priced
+from verbs.small import model_of
 from written_traces import communications
 
 import dsx
@@ -17,13 +18,7 @@ from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 from dsx.verbs.trace_write import traced_plan
 
-MODEL = {
-    "name": "small",
-    "source": "a test",
-    "default_sequence_length": 2048,
-    "dimensions": DIMENSIONS,
-    "layers": [{"kind": "embedding"}, {**DENSE, "count": 4}, {"kind": "head"}],
-}
+MODEL = model_of([{"kind": "embedding"}, {**DENSE, "count": 4}, {"kind": "head"}], DIMENSIONS)
 HOSTS = (1e12, 3e9, 2.5e9, 2e9)  # of a node: from no limit to one that leaves no plan
 
 

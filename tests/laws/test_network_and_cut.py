@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import SYSTEM, USUAL, on
 from validation.cases import cluster_spec
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import ClusterSpec
@@ -42,15 +43,7 @@ def problem_of(model, capacity):
     """A model of six layers and a head, with optimal cuts, on three tiers."""
     dense = {"kind": "transformer", "options": ["rotary", "gated"], "count": 2}
     mixture = {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": LAYERS - 2}
-    spec = ModelSpec.model_validate(
-        {
-            "name": "small",
-            "source": "a test",
-            "default_sequence_length": 2048,
-            "dimensions": DIMENSIONS | model,
-            "layers": [dense, mixture, {"kind": "head"}],
-        }
-    )
+    spec = ModelSpec.model_validate(model_of([dense, mixture, {"kind": "head"}], DIMENSIONS | model))
     machine = cluster_spec(SYSTEM | {"fast_size": 4, "hbm_capacity": capacity}).model_dump(mode="json")
     machine["network"]["topology"] = SPINE
     cluster = ClusterSpec.model_validate(machine)

@@ -15,6 +15,7 @@ import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 from notation.definitions import settings
 from trace_totals import Priced, of_trace, without_zeros
+from verbs.small import model_of
 from written_traces import KINDS, job_of, written
 
 import dsx
@@ -134,13 +135,8 @@ def test_a_trace_has_what_is_priced(tmp_path, strategy, name):
 
 # Of SIZES, what no layer of the model below has.
 UNUSED = {"positions", "ng", "tg", "window", "patch", "channels"}
-LATER = {
-    "name": "later",
-    "source": "a test",
-    "default_sequence_length": 512,
-    "dimensions": SIZES
-    | {"sh": 32, "sg": 16, "sk": 32, "le": 256, "gg": 8, "gk": 128, "og": 16, "ol": 64, "classes": 3},
-    "layers": [
+LATER = model_of(
+    [
         {"kind": "embedding"},
         {"kind": "sublayer", "options": ["own_heads", "conv_bias", "gate_norm"], "mixer": "state-space"},
         {"kind": "sublayer", "options": ["latent_experts", "squared_relu", "shared", "corrected"], "mixer": "experts"},
@@ -149,7 +145,10 @@ LATER = {
         {"kind": "transformer", "options": ["ungated"], "attention": "grouped-output-attention", "ffn": "experts"},
         {"kind": "label-head"},
     ],
-}
+    SIZES | {"sh": 32, "sg": 16, "sk": 32, "le": 256, "gg": 8, "gk": 128, "og": 16, "ol": 64, "classes": 3},
+    name="later",
+    length=512,
+)
 
 
 @pytest.mark.sampled(3)

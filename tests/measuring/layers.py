@@ -1,6 +1,7 @@
 """A small model under some plans."""
 
 import numpy as np
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import load_model
@@ -15,13 +16,11 @@ LENGTH = 16
 
 def model(*options, strategy=ASSUMED.default_strategy, **sizes):
     """A model of two layers."""
-    stated = {
-        "name": "small",
-        "source": "made up",
-        "default_sequence_length": LENGTH,
-        "dimensions": SIZES | sizes,
-        "layers": [{"kind": "embedding"}, {"kind": "transformer", "options": [*options], "count": 2}, {"kind": "head"}],
-    }
+    stated = model_of(
+        [{"kind": "embedding"}, {"kind": "transformer", "options": [*options], "count": 2}, {"kind": "head"}],
+        SIZES | sizes,
+        length=LENGTH,
+    )
     return build_model(load_model(stated), ASSUMED, strategy)
 
 

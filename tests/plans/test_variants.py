@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec, has_experts
@@ -15,14 +16,11 @@ from dsx.search.fastest import spaces_of
 from dsx.search.spaces import Space
 
 EXPERTS = {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 4}
-MODEL = {
-    "name": "small",
-    "source": "a test",
-    "default_sequence_length": 2048,
-    "layers": [EXPERTS],
-    "dimensions": {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 50000}
+MODEL = model_of(
+    [EXPERTS],
+    {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 50000}
     | {"x": 4, "topk": 2, "fx": 1024, "capacity_percent": 100},
-}
+)
 
 
 def problem_of(framework):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from laws.spaces import SYSTEM, USUAL, hardware, on
 from search.sweeps import study_of, swept
 from validation.cases import cluster_spec
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
@@ -49,13 +50,9 @@ OPENED = {
 def problem_of(layers=None, partition="optimal", assumptions="default"):
     """A model with a heavy head, with optimal cuts unless `partition` says otherwise."""
     spec = ModelSpec.model_validate(
-        {
-            "name": "small",
-            "source": "a test",
-            "default_sequence_length": 2048,
-            "dimensions": {"e": 3072, "h": 24, "g": 12, "k": 128, "f": 9216, "v": 100000},
-            "layers": list(map(dict, layers)) if layers else ENDS,
-        }
+        model_of(
+            list(map(dict, layers)) if layers else ENDS, {"e": 3072, "h": 24, "g": 12, "k": 128, "f": 9216, "v": 100000}
+        )
     )
     sets = load_assumptions(assumptions, [("memory_margin", "0")])  # a search keeps what fits exactly
     made = make_problem(spec, cluster_spec(SYSTEM), sets, ("1d",), ProblemOptions(partition=partition))

@@ -6,6 +6,7 @@ from textwrap import dedent
 import pytest
 from laws.spaces import SYSTEM, problem_of
 from validation.cases import STRATEGIES, cluster_spec, model_spec
+from verbs.small import model_of
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
@@ -90,11 +91,9 @@ def kernels(experts):
     dense = {"kind": "transformer", "options": ["rotary", "gated"]}
     of_experts = {"fx": 8192, "x": experts, "topk": 1, "capacity_percent": 100}
     of_ffn = of_experts if experts else {"f": 8192}
-    model = {
-        "name": "one", "source": "a test", "default_sequence_length": 2048,
-        "dimensions": SIZES | of_ffn,
-        "layers": [{"kind": "embedding"}, {**(layer or dense), "count": 4}, {"kind": "head"}],
-    }  # fmt: skip
+    model = model_of(
+        [{"kind": "embedding"}, {**(layer or dense), "count": 4}, {"kind": "head"}], SIZES | of_ffn, name="one"
+    )
     frame = dsx.evaluate(dsx.Job(model, "h100-nvs8", 8, 16), "dp=8").operators
     seconds = frame["compute_s"] + frame["memory_s"]
     return {(row.kernel, row.direction): time for row, time in zip(frame.itertuples(), seconds, strict=True)}
@@ -115,19 +114,13 @@ def test_the_multiplies_of_one_expert_are_those_of_the_dense_layer():
 
 ON = {"model.num_prediction_layers": 1}
 E, V = 7168, 129280  # of DeepSeek-V3
-MOE = {
-    "name": "small", "source": "none", "default_sequence_length": 2048,
-    "dimensions": {
-        "e": 1024, "h": 16, "g": 4, "k": 64, "f": 4096, "fx": 512, "x": 16, "topk": 2, "v": 32000,
-        "capacity_percent": 100,
-    },
-    "layers": [
+MOE = model_of([
         {"kind": "embedding"},
         {"kind": "transformer", "options": ["gated", "rotary"], "count": 2},
         {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 6},
-        {"kind": "head"},
-    ],
-}  # fmt: skip
+        {"kind": "head"}], {
+        "e": 1024, "h": 16, "g": 4, "k": 64, "f": 4096, "fx": 512, "x": 16, "topk": 2, "v": 32000,
+        "capacity_percent": 100})  # fmt: skip
 
 
 def job(model=MOE, num_gpus=16, batch=16, **more):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
@@ -18,15 +19,10 @@ from dsx.search.bounds import key_bounds
 from dsx.search.fastest import ANY, fastest, fastest_below, problems_of, spaces_of
 from dsx.search.spaces import Space
 
-MODEL = {
-    "name": "small", "source": "a test", "default_sequence_length": 2048,
-    "dimensions": {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000},
-    "layers": [
+MODEL = model_of([
         {"kind": "embedding"},
         {"kind": "transformer", "options": ["rotary", "gated"], "count": 8},
-        {"kind": "head"},
-    ],
-}  # fmt: skip
+        {"kind": "head"}], {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000})  # fmt: skip
 
 
 def problem_of(assumptions, capacity=80e9, framework=None):

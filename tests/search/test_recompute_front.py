@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
@@ -18,17 +19,13 @@ from dsx.search.recompute_values import of_values, undominated
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
 
-MODEL = {
-    "name": "small", "source": "a test", "default_sequence_length": 2048,
-    "dimensions": {"e": 1024, "h": 8, "rq": 256, "rkv": 128, "nope": 64, "rope": 32, "kv": 64, "f": 4096, "fx": 512,
-                   "fs": 512, "x": 8, "topk": 2, "v": 50000, "capacity_percent": 100},
-    "layers": [
-        {"kind": "embedding"},
-        {"kind": "transformer", "options": ["gated"], "attention": "latent-attention", "count": 2},
-        {"kind": "transformer", "options": ["shared"], "attention": "latent-attention", "ffn": "experts", "count": 4},
-        {"kind": "head"},
-    ],
+SIZES = {
+    "e": 1024, "h": 8, "rq": 256, "rkv": 128, "nope": 64, "rope": 32, "kv": 64, "f": 4096, "fx": 512, "fs": 512,
+    "x": 8, "topk": 2, "v": 50000, "capacity_percent": 100,
 }  # fmt: skip
+LATENT = {"kind": "transformer", "attention": "latent-attention"}
+BODY = [{**LATENT, "options": ["gated"], "count": 2}, {**LATENT, "options": ["shared"], "ffn": "experts", "count": 4}]
+MODEL = model_of([{"kind": "embedding"}, *BODY, {"kind": "head"}], SIZES)
 FEW = {
     "zero_stage": [1], "zero_replicas": [1], "vpp": [1], "schedule": ["1f1b"], "ep": [1, 2], "stored_layers": [0, 2],
     "offload": ["none"],

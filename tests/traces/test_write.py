@@ -6,6 +6,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from verbs.small import model_of
 from written_traces import job_of
 
 import dsx
@@ -14,13 +15,7 @@ from dsx.files import OpenFolder
 from dsx.traces.codec import COMM_SEND
 from dsx.traces.trace_folder import open_folder, traces
 
-MODEL = {
-    "name": "small",
-    "source": "made up",
-    "default_sequence_length": 512,
-    "dimensions": {"e": 256, "h": 4, "g": 4, "k": 64, "f": 1024},
-    "layers": [{"kind": "transformer", "count": 4}],
-}
+MODEL = model_of([{"kind": "transformer", "count": 4}], {"e": 256, "h": 4, "g": 4, "k": 64, "f": 1024}, length=512)
 PLAN = {"tp": 2, "pp": 2, "dp": 2}
 PLANS = {
     "1d": PLAN,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from oracles.formulas import system_from_inputs
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import ClusterSpec
@@ -41,13 +42,12 @@ def columns_of(strategy):
 def model_spec(model):
     """The model l, e, h, f, depth of the oracle: multi-head attention, head dimension e / h."""
     return ModelSpec.model_validate(
-        {
-            "name": "case",
-            "source": "a test",
-            "default_sequence_length": model["l"],
-            "dimensions": {name: model[name] for name in "ehf"} | {"g": model["h"], "k": model["e"] // model["h"]},
-            "layers": [{"kind": "transformer", "count": model["depth"]}],
-        }
+        model_of(
+            [{"kind": "transformer", "count": model["depth"]}],
+            {name: model[name] for name in "ehf"} | {"g": model["h"], "k": model["e"] // model["h"]},
+            name="case",
+            length=model["l"],
+        )
     )
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from verbs.small import model_of
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
@@ -119,13 +120,11 @@ def test_a_few_names_of_unknown_software_are_said(caplog):
     assert lines[3:] == ["and 2 more names of software are not known (3 rows)"]
 
 
-SMALL = {
-    "name": "small",
-    "source": "a test",
-    "default_sequence_length": 1024,
-    "dimensions": {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 32000},
-    "layers": [{"kind": "embedding"}, {"kind": "transformer", "count": 4}, {"kind": "head"}],
-}
+SMALL = model_of(
+    [{"kind": "embedding"}, {"kind": "transformer", "count": 4}, {"kind": "head"}],
+    {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 32000},
+    length=1024,
+)
 SAID = "mi250x-xgmi8 (MI250X die, 2 to a module)"
 
 

@@ -1,22 +1,16 @@
 """Problems of named plans and strategies that nobody runs."""
 
 import pytest
-from verbs.small import SWEEP
+from verbs.small import SWEEP, model_of
 
 import dsx
 from dsx.errors import PlanError
 
-MODEL = {
-    "name": "two-kv-heads",
-    "source": "a test",
-    "default_sequence_length": 2048,
-    "dimensions": {"e": 2048, "h": 16, "g": 2, "k": 128, "f": 8192, "v": 32000},
-    "layers": [
-        {"kind": "embedding"},
-        {"kind": "transformer", "options": ["rotary", "gated"], "count": 8},
-        {"kind": "head"},
-    ],
-}
+MODEL = model_of(
+    [{"kind": "embedding"}, {"kind": "transformer", "options": ["rotary", "gated"], "count": 8}, {"kind": "head"}],
+    {"e": 2048, "h": 16, "g": 2, "k": 128, "f": 8192, "v": 32000},
+    name="two-kv-heads",
+)
 
 
 @pytest.fixture(scope="module")
