@@ -46,7 +46,8 @@ docs: $(INSTALLED)
 	$(BIN)/python -m properdocs build
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/throughput.py --check docs/performance.md
+	$(BIN)/python benchmarks/answers.py --check docs/performance.md
 
 reproduction: $(INSTALLED)
 	$(BIN)/python benchmarks/reproduction.py --write docs/reproduction.md

@@ -1,6 +1,6 @@
 """Time what a user waits for: whole commands, beside the start of a process that imports JAX and pandas.
 
-    python benchmarks/answers.py [--write docs/performance.md]
+    python benchmarks/answers.py [--write|--check docs/performance.md]
 
 The median of three runs after one that is not counted, all in turn. Searches, with the seconds until they tell of their
 first plan, then an evaluation and an explanation of a plan. Python's own byte code is there already, as after an
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from sections import table, write_section
+from sections import check_speeds, ratios, table, write_section
 
 QUESTIONS = {
     "Llama-3 70B on 1,024 H100": "llama-3-70b h100-nvs8 1024 1024 8192",
@@ -70,7 +70,8 @@ def main() -> None:
     """Time all questions, and write or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, metavar="FILE")
-    file = parser.parse_args().write
+    parser.add_argument("--check", type=Path, metavar="FILE", help="fail if an answer is slower than this file says")
+    options = parser.parse_args()
     question, plan = PLAN
     commands = {"import jax, pandas": ("-c", "import jax, pandas")}
     commands |= {f"dsx {verb}": asked(verb, question, *plan) for verb in ("evaluate", "why")}
@@ -89,14 +90,16 @@ def main() -> None:
         numbers = [f"{answer[count]:,}" for count in ("candidates", "priced", "cut")]
         rows.append([name, *numbers, f"{first_s:.2f}", f"{seconds[name]:.2f}", f"{first_s / start_s:.2f}", ratio])
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-    head = ["`dsx best`", "plans", "priced", "of them cut", "first plan, s", "answer, s", "first plan", "answer"]
+    head = ["`dsx best`", "plans", "priced", "of them cut", "first plan, s", "answer, s", "first plan", "ratio"]
     about = f"{os.cpu_count()} cores, peak memory {memory:.1f} GB. Ratios are to `import jax, pandas`."
     one_plan = table(["one plan of Llama-3 70B", "seconds", "ratio"], verbs, 2)
     text = f"{about}\n\n{table(head, rows, numbers=7)}\n{one_plan}"
-    if file is None:
-        print(text)
-    else:
-        write_section(file, "answers", text)
+    print(text)
+    if options.check:
+        written = {name: 1.0 / times for name, times in ratios(options.check, "answers", "ratio").items()}
+        check_speeds(written, {name.strip("`"): start_s / seconds[name] for name in seconds})
+    if options.write:
+        write_section(options.write, "answers", text)
 
 
 if __name__ == "__main__":

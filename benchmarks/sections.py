@@ -4,10 +4,12 @@ Their places are between `<!-- benchmarks/NAME.py -->` and `<!-- end -->`, which
 another script writes too, between `<!-- NAME: written by benchmarks/NAME.py -->` and `<!-- end of NAME -->`.
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 _END = "<!-- end -->"
+_LEAST = 0.9  # of a ratio that is written down, so that small steps that each look like noise do not add up
 
 
 def write_section(document: Path, script: str, text: str, part: str = "") -> None:
@@ -18,6 +20,32 @@ def write_section(document: Path, script: str, text: str, part: str = "") -> Non
     if not found or not ended:
         raise ValueError(f"{document}: has no section from {begin} to {_END}")
     document.write_text(f"{before}{begin}\n{text.strip()}\n\n{_END}{after}", encoding="utf-8")
+
+
+def ratios(document: Path, script: str, column: str) -> dict[str, float]:
+    """Return the numbers in a column of the tables in the section of a script, by the first column of each row."""
+    begin = f"<!-- benchmarks/{script}.py -->"
+    found: dict[str, float] = {}
+    head: list[str] = []
+    for line in document.read_text(encoding="utf-8").partition(begin)[2].partition(_END)[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not head:
+            head = cells
+        elif not cells:
+            head = []
+        elif column in head and cells[head.index(column)] and not cells[0].startswith("-"):
+            found[cells[0].strip("`")] = float(cells[head.index(column)])
+    return found
+
+
+def check_speeds(written: Mapping[str, float], measured: Mapping[str, float]) -> None:
+    """Exit if a speed is below `_LEAST` of the one that is written down."""
+    slower = [
+        f"{name}: {measured[name] / speed:.2f}" for name, speed in written.items() if measured[name] < _LEAST * speed
+    ]
+    if slower:
+        sys.exit("\n".join([f"slower than {_LEAST:g} of what is written down:", *slower]))
+    print(f"all {len(written)} speeds are at least {_LEAST:g} of those written down")
 
 
 def put_section(document: Path, title: str, script: str, text: str) -> None:

@@ -1,6 +1,6 @@
 """Candidates per second: dsx compared with a flat function, a NumPy loop and a C kernel, in one run.
 
-    python benchmarks/throughput.py [--spec sweeps/large.yaml] [--repeat 5] [--json] [--write docs/performance.md]
+    python benchmarks/throughput.py [--spec FILE] [--repeat 5] [--json] [--write|--check docs/performance.md]
 
 For the comparison dsx prices every row of the space, although it need not to find the best: a second table has searches
 of more choices by bounds, with even and with optimal cuts. The time includes enumeration and layer pricing, but not
@@ -25,7 +25,7 @@ from typing import Any
 import baselines
 import jax
 from baselines import Result
-from sections import table, write_section
+from sections import check_speeds, ratios, table, write_section
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
@@ -44,6 +44,7 @@ from dsx.search.spaces import make_studies
 from dsx.search.sweep import Sweep
 from dsx.search.tiles import top_plans
 
+_RATIO = "of the C kernel"
 FITTED = "default"  # unlike the set of the sweep, it counts embedding and head, and has more collective algorithms
 _CUT_GPUS = 1024  # whose rows are all cut
 _WRITTEN_BATCHES = 6  # batch sizes whose rows are all written
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="timed runs of dsx; the median is reported")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", type=Path, help="put the table into the section of this document")
+    parser.add_argument("--check", type=Path, help="fail if a way of dsx is slower than this document says")
     options = parser.parse_args()
     spec, problem = _problem(options.spec)
     _, fitted = _problem(options.spec, FITTED)
@@ -105,6 +107,9 @@ def main() -> None:
         return
     text = f"{_table(machine, results)}\n\n{_table_of_bounds(bounded)}"
     print(text)
+    if options.check:
+        written = ratios(options.check, "throughput", _RATIO)
+        check_speeds({way: ratio for way, ratio in written.items() if way.startswith("dsx")}, _of_the_kernel(results))
     if options.write:
         write_section(options.write, "throughput", text)
 
@@ -112,11 +117,22 @@ def main() -> None:
 def _table(machine: dict[str, Any], results: list[Result]) -> str:
     """Return the results as a Markdown table, with the machine above it."""
     lines = [", ".join(f"{key} {value}" for key, value in machine.items()), ""]
-    lines += ["| way | candidates | seconds | M candidates/s |", "|---|--:|--:|--:|"]
-    for result in results:
-        rate = result.candidates / result.seconds / 1e6
-        lines.append(f"| {result.way} | {result.candidates:,} | {result.seconds:.3g} | {rate:.3g} |")
-    return "\n".join(lines)
+    rows = [
+        (result.way, f"{result.candidates:,}", f"{result.seconds:.3g}", f"{rate / 1e6:.3g}", f"{ratio:.3g}")
+        for result, rate, ratio in zip(results, map(_rate, results), _of_the_kernel(results).values(), strict=True)
+    ]
+    head = ("way", "candidates", "seconds", "M candidates/s", _RATIO)
+    return "\n".join([*lines, table(head, rows, 4)])
+
+
+def _rate(result: Result) -> float:
+    return result.candidates / result.seconds
+
+
+def _of_the_kernel(results: list[Result]) -> dict[str, float]:
+    """Return the rate of each way over that of the C kernel on one thread."""
+    kernel = next((result for result in results if result.way.startswith("C kernel")), results[0])
+    return {result.way: _rate(result) / _rate(kernel) for result in results}
 
 
 def _table_of_bounds(results: list[Bounded]) -> str:
