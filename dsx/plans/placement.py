@@ -426,9 +426,13 @@ def may_cut_two_axes(keys: Columns, size: int) -> bool:
         cut = cut | cut_axis
         chained = chained & (np.logical_not(cut_axis) | ((size % inside == 0) & (around % size == 0)))
         inside = around
-    ordered = in_order({axis: keys[axis] for axis in REPLICA_AXES}, shares_of(keys, REPLICA_AXES), size)
-    uneven = np.logical_not(even_shares(keys, REPLICA_AXES))
-    return bool(np.any(cut & (uneven | (ordered & np.logical_not(chained)))))
+    if np.any(cut & np.logical_not(even_shares(keys, REPLICA_AXES))):
+        return True
+    # How ranks lie takes longer to tell than all else, and matters to few keys.
+    at = np.flatnonzero(cut & np.logical_not(chained))
+    few = {axis: np.atleast_1d(keys[axis])[at] for axis in REPLICA_AXES}
+    shares = {axis: np.atleast_1d(share)[at] for axis, share in shares_of(keys, REPLICA_AXES).items()}
+    return bool(np.any(in_order(few, shares, size)))
 
 
 def key_shares(keys: Columns, unit: Whole, expert_axes: Collection[str]) -> dict[str, np.ndarray]:
