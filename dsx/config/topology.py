@@ -322,8 +322,7 @@ class LevelsSpec(Topology):
 
     def levels_outside(self, nvs: FastTierSpec, net: SlowTierSpec) -> Sequence[Level]:
         """Return those stated, none faster than the level below: a path has the least bandwidth of its levels."""
-        stated = (level.bandwidth for level in self.levels)
-        least = [*accumulate(stated, min, initial=net.bandwidth)][1:]
+        least = [*accumulate((level.bandwidth for level in self.levels), min, initial=net.bandwidth)][1:]
         return [
             Level(level.name, level.units, bandwidth, level.latency)
             for level, bandwidth in zip(self.levels, least, strict=True)

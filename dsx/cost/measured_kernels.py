@@ -84,10 +84,10 @@ class Samples:
         return np.linalg.inv(bordered)
 
 
-def _distances(shapes: Float[np.ndarray, "4 shapes"], others: Float[np.ndarray, "4 others"]) -> np.ndarray:
-    """Return the [shapes, others] distances: the root of the sum of squares of their logarithmic ratios."""
-    logarithms, of_others = (np.log(np.maximum(sizes, 1.0)) for sizes in (shapes, others))
-    return np.sqrt(((logarithms[:, :, None] - of_others[:, None]) ** 2).sum(axis=0))
+def _distances(shapes: Float[np.ndarray, "4 shapes"], measured: Float[np.ndarray, "4 rows"]) -> np.ndarray:
+    """Return the [shapes, rows] distances: the root of the sum of squares of their logarithmic ratios."""
+    logarithms, of_measured = (np.log(np.maximum(sizes, 1.0)) for sizes in (shapes, measured))
+    return np.sqrt(((logarithms[:, :, None] - of_measured[:, None]) ** 2).sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from dsx.notation.sharded_layer import local_size
 from dsx.notation.syntax import AXES, Rule
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import BY_NAME, JOINED, KEY_COLUMNS, MODEL_AXES, STEP_COLUMNS
-from dsx.plans.experts import Columns, Truth
+from dsx.plans.experts import Columns, Truth, Whole
 from dsx.plans.placement import divisors
 from dsx.plans.plan import Plan
 from dsx.plans.rules import DEGREES, RULES, Limits, Reason
@@ -192,7 +191,7 @@ def rule_text(rule: Rule) -> str:
 
 def rule_values(
     layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns
-) -> dict[str, Any]:
+) -> dict[str, Whole]:
     """Return the integer value of every name that a strategy's rules may use."""
     of_keys = {"b": keys["microbatch_size"], "panels": keys["panels"]} | {axis: keys[axis] for axis in MODEL_AXES}
     return define(layer, dict(dimensions) | {"s": sequence_length} | of_keys)
@@ -214,7 +213,7 @@ def applies(rule: Rule, values: Mapping[str, object]) -> bool:
     return used <= values.keys()
 
 
-def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> np.ndarray:
+def divided_away(layer: DerivedLayer, values: Columns) -> np.ndarray:
     """Return the [N] mask of keys that leave a rank without an element of some dimension."""
     gone = np.zeros(np.shape(values["b"]), dtype=bool)
     for dim in layer.divided:
