@@ -26,6 +26,13 @@ strategy: 1d
 assumptions: paper-2410.00273
 keep: all
 """
+STRATEGY = """strategy mine
+role rs = s      role is = s    role wi = e
+role re = e      role ie = e    role wf = f/tp   role wc = c/tp
+role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
+role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
+require h % tp == 0   heads_not_divisible
+"""
 
 
 @dataclass(frozen=True)

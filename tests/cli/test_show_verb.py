@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+from cli.conftest import STRATEGY
 
 import dsx
 
@@ -203,15 +204,6 @@ def test_layer_texts_that_are_gone_cost_only_the_flags(run, folder):
     assert {plan["launch"] for plan in json.loads(done.out)["plans"]} == {None}
     assert "no launch flags under mine: " in done.err
     assert done.err.count("no launch flags") == 1
-
-
-STRATEGY = """strategy mine
-role rs = s      role is = s    role wi = e
-role re = e      role ie = e    role wf = f/tp   role wc = c/tp
-role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
-role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
-require h % tp == 0   heads_not_divisible
-"""
 
 
 @pytest.mark.slow

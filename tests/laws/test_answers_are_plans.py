@@ -1,6 +1,5 @@
 """What `best` returns under any fixed and limited choices is a legal plan for `evaluate`, of the same price."""
 
-import logging
 import random
 
 import pytest
@@ -20,13 +19,7 @@ FIXED = {
 LIMITS = ("pp>=3", "pp>=2", "tp<=2", "dp<=4", "nvs.tp>=2", "nvs.dp<=2", "vpp>=2", "microbatch_size>=2", "cp>=2")
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    log = logging.getLogger("dsx")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def check(seed):

@@ -4,7 +4,6 @@ What a launcher lays out, one rank after the other, is legal, so no such plan th
 better hardware makes neither of them slower.
 """
 
-import logging
 import random
 
 import pytest
@@ -35,13 +34,7 @@ BETTER = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    log = logging.getLogger("dsx")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def drawn_job(rng):

@@ -4,7 +4,6 @@ The replay uses nothing of the formulas of pipeline, memory, reduction, recomput
 coarser than the replay, docs/model/limits.md says by how much, and here is the bound.
 """
 
-import logging
 from functools import partial
 
 import pytest
@@ -49,14 +48,7 @@ LIMITS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    """Sizes that are floored are said once for each plan."""
-    log = logging.getLogger("dsx")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    yield
-    log.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.sampled(80)

@@ -1,7 +1,5 @@
 """Ring attention: its hops by hand, and in replays of traces, inside a node and over several."""
 
-import logging
-
 import pytest
 from replays import MODELS, OVERLAPS_OF, drawn_ring, replayed
 
@@ -12,13 +10,7 @@ GPUS = 16
 TOKENS, MICROBATCH = 32768, 4
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    log = logging.getLogger("dsx")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    yield
-    log.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.sampled(120)
