@@ -1,8 +1,8 @@
-"""Best cuts of rows: find the cut of each row, price it, and write it down as text.
+"""Best cuts of rows, and result rows: candidates as columns, from keys, choices and costs.
 
-Balanced cuts of plans with several chunks per stage: the least largest chunk, and stages as equal as it leaves them.
-
-Chunk c of stage i is interval c p + i of the chain (embedding, body, head), of at least one layer. Two steps:
+A row with one chunk per stage has its optimal cut (`dsx.pricing.optimal_cut`). One with several has the best of three:
+balanced chunks, balanced stages, and the even cut. Chunk c of stage i is interval c p + i of the chain (embedding,
+body, head), of at least one layer. Balanced cuts are made in two steps:
 
 * The least seconds T of the largest chunk. Only sums of layers count, so a fill is exact: each chunk in turn takes as
   many layers as a bound allows. A fill that succeeds attains an upper bound of T; of one that fails, the smallest chunk
@@ -13,17 +13,6 @@ Chunk c of stage i is interval c p + i of the chain (embedding, body, head), of 
 Without the bound T the second step balances stages alone. Neither cut need be the optimal one: the critical path of
 interleaved 1F1B depends on more than chunks and stages (`dsx.schedules.closed_forms`), and memory does not enter.
 `benchmarks/balanced_cuts.py` compares the better of them with all cuts.
-
-The cuts of rows with several chunks per stage: balanced chunks, balanced stages, and even ones.
-
-The best of them is the cut of a row (`dsx.pricing.cuts` says how far it is from the optimal one).
-
-Best cuts of rows: find the cut of each row, price it, and write it down as text.
-
-A row with one chunk per stage has its optimal cut (`dsx.pricing.optimal_cut`), one with several the best of a few
-(`dsx.pricing.cuts`).
-
-Result rows: candidates as columns, from keys, choices and costs.
 """
 
 from collections.abc import Sequence

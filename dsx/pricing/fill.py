@@ -1,23 +1,15 @@
-"""Filled stages of the chains of many plans, and the most even of their optimal cuts.
-
-The stages of the chains of many plans, side by side: what layers cause as a stage, and filled stages.
+"""Filled stages of the chains of many plans side by side, and the most even of their optimal cuts.
 
 What a stage causes and what it needs grows with its layers, at either end of it. So for a bound of what each stage may
 cause, filling the stages one after the other with as many layers as possible tells whether a cut keeps the bound
 (chains-on-chains; Pinar and Aykanat, Fast optimal load balancing algorithms for 1D partitioning, 2004).
 
-All functions run on NumPy, and compiled. Positions in a chain and numbers of stages are floats.
+Of the cuts that keep a bound, each stage from the first on gets the load nearest to an equal share of what remains
+(`dsx.pricing.optimal_cut` says which cut that is). It ends no earlier than where the later stages, filled from the end
+of the chain, begin.
 
-The most even of the optimal cuts of many plans, side by side (`dsx.pricing.optimal_cut` says which one that is).
-
-Of the cuts that keep a bound, each stage from the first on gets the load nearest to an equal share of what remains. It
-ends no earlier than where the later stages, filled from the end of the chain, begin.
-
-All functions run on NumPy, and compiled.
-
-Fills of the stages of many plans (`dsx.pricing.fill`): on NumPy, or compiled for many plans.
-
-Plans of a tile should be alike: each stage is filled until the last of them has its layers.
+All functions run on NumPy, and compiled for many plans. Positions in a chain and numbers of stages are floats. Plans of
+a tile should be alike: each stage is filled until the last of them has its layers.
 """
 
 import functools

@@ -1,22 +1,18 @@
-"""The layer costs of shard keys, and keys of different strategies that are the same.
+"""The layer costs of shard keys, and keys of different strategies that are the same plan.
 
-The layer costs of shard keys: the work and the times of each layer kind in float64, from integer columns.
+The work and the times of each layer kind are made in float64, from integer columns, for all hardware points of a
+problem at once, because the work of a layer is the same at all of them. A kind of layer is priced once for keys that
+differ only in what it does not depend on. Few keys of a strategy are priced on NumPy, before XLA would have compiled
+their layer; many by compiled code, padded to a few fixed lengths, so that the layer of a strategy is compiled once per
+length. Padding repeats the last key and is cut off again.
 
-Layer costs are made for all hardware points of a problem at once, because the work of a layer is the same at all of
-them. A kind of layer is priced once for keys that differ only in what it does not depend on.
-
-Few keys of a strategy are priced on NumPy, before XLA would have compiled their layer; many by compiled code, padded to
-a few fixed lengths, so that the layer of a strategy is compiled once per length. Padding repeats the last key and is
-cut off again.
-
-Shard keys of different strategies that are the same plan: each layer does the same work with the same collectives.
-
-A collective of a group of one does nothing. So strategies that differ in one axis alone are the same where the degree
-of that axis is 1, and everywhere on models without the layers in which they differ. Keys are compared by the work of
-their layers, which does not depend on the hardware: its structure without groups of one, and its numbers. The names of
-strategies have no part in it. With the same kernels and collectives, memory differs by the copies that a gather in a
-group of one would make. Nobody makes them, so the plan counts as the strategy has it that needs least memory; where
-neither does under every recomputation, it is left under both.
+Keys are the same plan if each layer does the same work with the same collectives. A collective of a group of one does
+nothing. So strategies that differ in one axis alone are the same where the degree of that axis is 1, and everywhere on
+models without the layers in which they differ. Keys are compared by the work of their layers, which does not depend on
+the hardware: its structure without groups of one, and its numbers. The names of strategies have no part in it. With the
+same kernels and collectives, memory differs by the copies that a gather in a group of one would make. Nobody makes
+them, so the plan counts as the strategy has it that needs least memory; where neither does under every recomputation,
+it is left under both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

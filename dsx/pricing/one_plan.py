@@ -1,10 +1,7 @@
 """One plan: its costs, whether it fits, the rules that it breaks, its stages, and its kernels one by one.
 
-Why a plan offloads too much: its bytes beside those of a node, and the nearest change that fits.
-
-The stages of one plan with a layer layout: layers, times, memory, and the network link to each.
-
-One plan: its costs, whether it fits, the rules that it breaks, and its kernels one by one.
+A plan that offloads more than the hosts hold is told its bytes beside those of a node, and the nearest change that
+fits.
 """
 
 import math

@@ -1,6 +1,4 @@
-"""The optimal cut of a chain of layers into stages, by scans: the least maximum over all cuts, then the cut.
-
-The optimal cut of a chain of layers into stages, by two scans: the least maximum over all cuts, then the cut.
+"""The optimal cut of a chain of layers into stages, by two scans: the least maximum over all cuts, then the cut.
 
 Stages are numbered from the end of the chain. Let V(s, i) be the least maximum of s stages over the layers i, i+1, ...
 
@@ -9,32 +7,25 @@ Stages are numbered from the end of the chain. Let V(s, i) be the least maximum 
 One scan over s = 1..S gives the answer for every number of stages. A second scan, from stage S down, follows the layers
 at which the minima were found. The caller defines the cost of a segment on a stage. The maximum over stages may be of
 anything (time of a microbatch, memory, parameters), and an infinite cost forbids a segment. `jax.vmap` maps both scans
-over many costs. Not modelled: layers that do not form a chain.
+over many costs. Costs are matrices over all segments, several for each plan that is cut side by side: about 1 kB times
+the square of the layers, 1 GB for 1,000 layers. Not modelled: layers that do not form a chain.
 
-Costs are matrices over all segments, several for each plan that is cut side by side. So memory grows with the square of
-the layers: about 1 kB times the square, 1 GB for 1,000 layers.
+A cut of a plan changes two parts of the step time (`dsx.cost.step`): the seconds of the pipeline, which are the largest
+that one of its stages causes, and `first`, the reduction and the update of the first stage. What stage s of p causes
+depends on its layers i..j, and on the layers after them (`dsx.schedules.closed_forms`). So the optimal cut attains
 
-The optimal cut of the layers of a plan into its pipeline stages: one scan over stages from the end, and one back.
+    min over j of max(T(0, 0..j), V(p - 1, j + 1)) + first(j)        with T(p - s, i..j) the cost in V(s, i)
 
-A cut changes two parts of the step time (`dsx.cost.step`): the seconds of the pipeline, which are the largest that one
-of its stages causes, and `first`, the reduction and the update of the first stage. What stage s of p causes depends on
-its layers i..j, and on the layers after them (`dsx.schedules.closed_forms`). So the optimal cut of a plan attains
-
-    min over j of max(T(0, 0..j), V(p - 1, j + 1)) + first(j)
-    V(s, i) = min over j of max(T(p - s, i..j), V(s - 1, j + 1))                V(0, n) = 0, else infinite
-
-V(s, i) is the least of the last s stages over the layers i..n-1 of the chain (embedding, body, head). Each stage has at
-least one layer, and memory for its microbatches in flight. If no cut fits, the optimal cut minimises the memory of the
-stage that needs most. Of several optimal cuts, one with the fastest pipeline is taken. Of these, each stage from the
-first on gets the load nearest to an equal share of the load that remains for it and the later stages. The shares are
-only about equal: an indivisible embedding or head counts in the shares of the stages before it.
+over the chain of embedding, body and head. Each stage has at least one layer, and memory for its microbatches in
+flight. If no cut fits, the optimal cut minimises the memory of the stage that needs most. Of several optimal cuts, one
+with the fastest pipeline is taken. Of these, each stage from the first on gets the load nearest to an equal share of
+the load that remains for it and the later stages. The shares are only about equal: an indivisible embedding or head
+counts in the shares of the stages before it. Not covered: schedules in which a stage holds several segments.
 
 The cost of a stage depends on its number of layers of each kind. These combinations are far fewer than the segments of
-the chain. Not covered: schedules in which a stage holds several segments of the chain.
-
-Rows are cut in tiles of plans with similar numbers of stages, so that the scan wastes few stages. All calls have one
-shape and share what is compiled. Empty tiles are skipped. What a first stage adds to a step would be most of what there
-is to compile, so NumPy computes it.
+the chain. Rows are cut in tiles of plans with similar numbers of stages, so that the scan wastes few stages. All calls
+have one shape and share what is compiled. Empty tiles are skipped. What a first stage adds to a step would be most of
+what there is to compile, so NumPy computes it.
 """
 
 import functools

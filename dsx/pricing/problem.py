@@ -1,13 +1,9 @@
-"""A problem: a model on a cluster under an assumption set, for one or more strategies; and a batch of its plans.
-
-The costs of a batch of plans, each with its layer costs and its choices.
+"""A problem, a model on a cluster under an assumption set for one or more strategies; and a batch of its plans.
 
 Every given plan is priced here: an evaluated plan, a measured run, the winners of a search, a row with its own layer
 layout. Only the hot loop of a search, which needs no more than the smallest of millions, has a kernel of its own
-(`dsx.search.tiles.hot`); a test holds both to the same costs. A batch is priced on NumPy, since nothing is
-compiled then: thousands of plans take milliseconds.
-
-A problem: a model on a cluster under an assumption set, for one or more strategies.
+(`dsx.search.tiles.hot`); a test holds both to the same costs. A batch is priced on NumPy, since nothing is compiled
+then: thousands of plans take milliseconds.
 """
 
 import hashlib

@@ -1,16 +1,14 @@
-"""Plans with optimal cuts by bounds: the fastest of each group, and the front.
+"""Plans with optimal cuts by bounds: the fastest of each group, and the front of step time and memory.
 
-The fastest plans of each group with optimal cuts, by bounds: only plans that may be among them are cut.
+Only plans that may be among them are cut; the results are those of `dsx.search.sweep`, which cuts every plan.
 
-The best plans of a sample of a large space limit the step times that may be kept. Then the space is searched in waves.
-Segments of choices that no key brings within the limits are left out whole, other plans by their own bounds, from the
-loosest to the tightest (`dsx.cost.cut_bounds`). What is left of a wave is cut in the order of its bounds, and lowers
-the limits of the next wave. The result is that of `dsx.search.sweep`, which cuts every plan.
+For the fastest, the best plans of a sample of a large space limit the step times that may be kept. Then the space is
+searched in waves. Segments of choices that no key brings within the limits are left out whole, other plans by their own
+bounds, from the loosest to the tightest (`dsx.cost.cut_bounds`). What is left of a wave is cut in the order of its
+bounds, and lowers the limits of the next wave.
 
-The front of step time and memory of plans with optimal cuts, by bounds: plans that it dominates by far are not cut.
-
-No cut of a plan beats its bounds of time and memory. So a plan whose bounds a known plan beats, both of them, is not on
-the front. The candidates are searched in waves: each leaves out what the front of the waves before it dominates.
+For the front, no cut of a plan beats its bounds of time and memory. So a plan whose bounds a known plan beats, both of
+them, is not on it. Each wave leaves out what the front of the waves before it dominates.
 """
 
 import functools

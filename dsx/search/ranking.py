@@ -1,28 +1,18 @@
-"""What a search keeps of rows: the best of each group, or those that no other row beats.
-
-The Pareto front: the rows that no other row beats in every objective.
-
-Every objective is minimised. Row a dominates row b if a is nowhere larger and somewhere smaller. The front is the rows
-that no row dominates. Rows that are equal in all objectives do not dominate each other, so all or none of them are on
-the front. A row with a NaN or an infinity is never on the front and dominates nothing.
-
-The front is exact. The front of the union of several fronts is the front of all rows, so a sweep may compute it part by
-part.
-
-For one objective the front is a minimum. For two it is a sort and a running minimum. For more it is a loop that takes
-the row with the smallest sum of ranks, which no row can dominate, and drops the rows that it dominates.
-
-Not covered: approximate fronts and hypervolumes.
-
-Groups of rows: the rows of smallest objective of each group, or the front of each group.
+"""What a search keeps of rows: those of smallest objective of each group, or those that no other row beats.
 
 A group is the rows with equal values in some columns. The order of the space decides among equal rows, so the result
 does not depend on how the space was divided.
 
-The interface of a search: the best plans of a space, its front, and its rows.
+On the Pareto front every objective is minimised. Row a dominates row b if a is nowhere larger and somewhere smaller.
+The front is the rows that no row dominates. Rows that are equal in all objectives do not dominate each other, so all or
+none of them are on the front. A row with a NaN or an infinity is never on the front and dominates nothing. The front is
+exact. The front of the union of several fronts is the front of all rows, so a sweep may compute it part by part. For
+one objective it is a minimum. For two it is a sort and a running minimum. For more it is a loop that takes the row with
+the smallest sum of ranks, which no row can dominate, and drops the rows that it dominates. Not covered: approximate
+fronts and hypervolumes.
 
-A search has a space with its layer costs at all hardware points of the problem (`dsx.search.spaces`). It runs
-through the space in its precision. The best plans and the front that it returns are priced in float64.
+A search has a space with its layer costs at all hardware points of the problem (`dsx.search.spaces`), and runs through
+it in its precision. The best plans and the front that it returns are priced in float64.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,14 +1,11 @@
-"""The space of a search: its bounds, its key table, its blocks, and the layer costs of its keys.
+"""The space of a search: its bounds, its key table, its blocks, and the layer costs of its keys; and studies of sweeps.
 
-The space of a search: its bounds, its key table and its blocks.
+Every search streams through a space with the layer costs of its shard keys.
 
-A space with the layer costs of its shard keys: what every search streams through.
-
-Studies: a sweep consists of studies, and each study has one space.
-
-Integer properties of the hardware, such as the size of a fast domain, decide the space. So each cluster and each
-combination of integer values is a study of its own, and a very large space is divided into several studies. Real-valued
-properties of the hardware points are leaves [H]; the candidates are the same at all points.
+A sweep consists of studies, and each study has one space. Integer properties of the hardware, such as the size of a
+fast domain, decide the space. So each cluster and each combination of integer values is a study of its own, and a very
+large space is divided into several studies. Real-valued properties of the hardware points are leaves [H]; the
+candidates are the same at all points.
 """
 
 from collections.abc import Mapping, Sequence

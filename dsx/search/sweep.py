@@ -1,27 +1,17 @@
-"""A sweep: prices all studies part by part and returns the rows that `keep` asks for.
+"""A sweep prices all studies part by part and returns the rows that `keep` asks for.
 
-A search of plans with optimal cuts.
+Each part is priced, reduced and written as a unit, so that a run can stop after any of them. A part is a pure function
+of the sweep and its number. It is a range of candidates if all rows are kept, and a range of blocks if only the best
+rows or a front are kept. A part has hardware points of one study. Memory stays flat: each worker has the rows of one
+part at a time, and the best rows and fronts are reduced while the space streams through.
 
-The fastest plans and the front of step time and memory are found by bounds (`dsx.search.cut_search`). For
-anything else the space streams through as rows, and each row is cut. All are searched in float64.
+Where only the fastest are kept, bounds leave out candidates that cannot be among them; all others are priced. Of plans
+with optimal cuts the fastest and the front of step time and memory are found by bounds (`dsx.search.cut_search`), in
+float64. For anything else the space streams through as rows, and each row is cut.
 
-The search that a problem needs.
-
-The parts of a sweep. Each part is priced, reduced and written as a unit, so that a run can stop after any of them.
-
-A part is a pure function of the sweep and its number. It is a range of candidates if all rows are kept, and a range of
-blocks if only the best rows or a front are kept. A part has hardware points of one study.
-
-The rows that a sweep keeps at most, and their limit where it has groups, checked before anything is priced.
-
-All columns of kept rows are in memory at the end, and those of all parts a second time when the parts are merged. A row
-takes about 0.6 KB, so the most rows, 104,857 groups of ten, take one or two gigabytes.
-
-A sweep: prices all studies part by part and returns the rows that `keep` asks for.
-
-Where only the fastest are kept, bounds leave out candidates that cannot be among them; all others are priced. Memory
-stays flat: each worker has the rows of one part at a time, and the best rows and fronts are reduced while the space
-streams through.
+The most rows that a sweep keeps are checked before anything is priced. All columns of kept rows are in memory at the
+end, and those of all parts a second time when the parts are merged. A row takes about 0.6 KB, so the most rows, 104,857
+groups of ten, take one or two gigabytes.
 """
 
 import threading

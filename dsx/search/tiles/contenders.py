@@ -1,29 +1,20 @@
 """Contenders: the few slices of smallest value of each group, kept while a space streams through.
 
-Cells: the group of each candidate of a chunk, found by a sum.
-
-In a block each key goes with each choice. So its keys of one code and its choices of one code form a rectangle, a cell,
-and all candidates of a cell are in one group. Cells are far fewer than candidates: group numbers are looked up per
-cell, and a candidate needs only a sum.
-
-Contenders: the few slices of smallest value of each group, kept while a space streams through.
-
 A slice has choices of one key, a single choice if groups are many. Equal values are ordered by key and choice, so the
 kept slices do not depend on which device was faster. New slices are merged once they are as many as the kept ones, and
 only their groups are sorted again. So a slice is sorted only a few times in all. Memory holds the kept slices, and one
 number per group.
 
-Contenders if groups are few: the smallest value of each slice of choices of a key.
+In a block each key goes with each choice. So its keys of one code and its choices of one code form a rectangle, a cell,
+and all candidates of a cell are in one group. Cells are far fewer than candidates: group numbers are looked up per
+cell, and a candidate needs only a sum.
 
-The choices of a slice belong to one group. Only the smallest value of a slice leaves the hot loop, so this is as fast
-as pricing. The k best candidates of a group are in its k slices of smallest value. If groups are many, slices are short
-and most of a tile is empty (`dsx.search.tiles.contenders`).
-
-Contenders if groups are many: the value of each candidate, compared with the kept values of its group.
-
-Slices have choices of many groups, so tiles are full whatever the groups are. All values leave the hot loop. One
-look-up and one comparison per value decide whether it may be kept. Of the remaining values of a call, only the `count`
-smallest of each cell are kept, because a new group has no kept values to compare with.
+If groups are few, the choices of a slice belong to one group, and only the smallest value of a slice leaves the hot
+loop, so this is as fast as pricing. The k best candidates of a group are in its k slices of smallest value. If groups
+are many, slices are short and most of such a tile would be empty. Then slices have choices of many groups, and all
+values leave the hot loop. One look-up and one comparison per value decide whether it may be kept. Of the remaining
+values of a call, only the `count` smallest of each cell are kept, because a new group has no kept values to compare
+with.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,22 +1,15 @@
-"""The hot loop on devices: it prices tiles and returns only the values that the search needs.
-
-Segments of a space that may have a plan within limits: the others are left out before their plans are made.
-
-A bound of the plans of a segment has, for each column of its block's keys, the smallest value of any of them, and the
-smallest batch. Placements that differ only in what bounds do not depend on share them.
-
-Waves of a search with limits: the results of each wave limit what the next ones look at.
-
-The hot loop: prices tiles, one bundle at a time, and returns only the values that the search needs.
+"""The hot loop on devices: it prices tiles, one bundle at a time, and returns only the values that the search needs.
 
 `lax.scan` runs over bundles of tiles. The same function prices a tile and a single plan. Little leaves the loop: for
 the best plans the minimum of each key and slice, or the objective of each candidate if groups are many; for a front a
 mask of candidates that may be on it. So XLA fuses the whole cost model into one loop and drops all unused columns. (An
-argmin would be several times slower on a CPU; the winners are priced once more instead.)
+argmin would be several times slower on a CPU; the winners are priced once more instead.) `vmap` runs the loop over
+hardware points. The data of a search is put on each device once.
 
-`vmap` runs the loop over hardware points.
-
-The hot loop on devices: the data of a search, put on each device once, and its tiles call by call.
+A search with limits runs in waves: the results of each limit what the next ones look at. Segments of choices that can
+have no plan within the limits are left out before their plans are made. A bound of the plans of a segment has, for each
+column of its block's keys, the smallest value of any of them, and the smallest batch. Placements that differ only in
+what bounds do not depend on share them.
 """
 
 import functools

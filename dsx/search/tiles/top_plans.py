@@ -1,23 +1,16 @@
-"""The best plans and the front of a space: the hot loop prices tiles, and what remains is priced in float64.
-
-The best plans of a space: the hot loop prices the tiles, and the contenders are priced once more in float64.
-
-Where the fastest are wanted, parts of a large space are searched in waves. Segments of choices are left out whole if
-bounds say that none of their plans is as fast as those that are kept (`dsx.search.tiles.hot`).
+"""The best plans and the front of plans with even cuts: one compiled loop prices tiles, float64 what remains of them.
 
 While the space streams through, contenders are kept (`dsx.search.tiles.contenders`): slices of choices of a key if
 groups are few, single candidates if groups are many. At the end all their columns are priced in float64, some groups at
 a time. A few more than the wanted number are kept, since float32 may order near-ties differently. Equal values are
-ordered by key and choice, so the result does not depend on which device was faster.
+ordered by key and choice, so the result does not depend on which device was faster. Where the fastest are wanted, parts
+of a large space are searched in waves, and segments of choices are left out whole if bounds say that none of their
+plans is as fast as those that are kept (`dsx.search.tiles.hot`).
 
-The Pareto front of a space: the hot loop drops candidates that a reference dominates; the rest is compared exactly.
-
-References are a few points of the front so far. The candidates that no reference dominates are few. They are priced
-once more in float64, and their front is merged with the front so far. The first front is that of a sample of the whole
-space. Every candidate is priced. The front is exact up to the precision of the hot loop
-(`dsx.search.tiles.hot.undominated`).
-
-A search of plans with even cuts: keys and choices through one compiled loop.
+For the front the loop drops candidates that a reference dominates. References are a few points of the front so far. The
+candidates that no reference dominates are few. They are priced once more in float64, and their front is merged with the
+front so far. The first front is that of a sample of the whole space. Every candidate is priced. The front is exact up
+to the precision of the hot loop (`dsx.search.tiles.hot.undominated`).
 """
 
 import threading
