@@ -57,8 +57,9 @@ class _Here(Generic[T]):
 class _InAProcess(_Here[T]):
     """The function runs in a forked process; if that fails, it runs when its result is asked for."""
 
-    def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...], when_idle: bool) -> None:
         super().__init__(function, arguments)
+        self._when_idle = when_idle
         self._own, other = multiprocessing.Pipe()
         self._process = multiprocessing.get_context("fork").Process(target=self._run, args=(other,), daemon=True)
         with warnings.catch_warnings():
@@ -69,6 +70,7 @@ class _InAProcess(_Here[T]):
     def _run(self, other: Any) -> None:
         self._own.close()  # so that it ends when its caller is killed
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback: the caller tells of what ends both
+        os.nice(19 if self._when_idle else 0)
         with contextlib.suppress(Exception):
             other.send(self._function(other.recv, *self._arguments))
 
@@ -96,15 +98,15 @@ class _InAProcess(_Here[T]):
 
 
 @contextlib.contextmanager
-def forked(function: Callable[..., T], *arguments: Any) -> Iterator[Beside[T]]:
-    """Run a function beside the body, at whose end its process ends too.
+def forked(function: Callable[..., T], *arguments: Any, when_idle: bool = False) -> Iterator[Beside[T]]:
+    """Run a function beside the body, at whose end its process ends too; or only `when_idle` a core is.
 
     The first argument of the function is `Told`.
     """
     if not _may_fork():
         yield _Here(function, arguments)
         return
-    beside = _InAProcess(function, arguments)
+    beside = _InAProcess(function, arguments, when_idle)
     try:
         yield beside
     finally:

@@ -392,7 +392,7 @@ def _fastest(
 
 
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
-_SAMPLED = 1 << 6  # candidates of which one is looked at for a lean plan, before the others
+_SAMPLED = (64, 8, 1)  # candidates of which one is looked at for a lean plan, before more of them
 _FEW, _PRICED = 1 << 8, 1 << 10  # rows that are priced together, at first and at most
 
 
@@ -476,8 +476,8 @@ class _Looking:
         # Offload saves memory, so that the leanest plan that has it leaves out most others.
         offloading = [group for group in groups if group.offloads and not self.want.simple]
         last = [group for group in groups if group not in offloading]
-        best = self._of_variants(offloading, best, _SAMPLED)
-        best = self._of_variants(offloading, best)
+        for every in _SAMPLED:
+            best = self._of_variants(offloading, best, every)
         candidates = np.flatnonzero(loose <= self._most)
         candidates = candidates[np.argsort(self.costs[candidates], kind="stable")]
         costs, first = self.costs[candidates], 0

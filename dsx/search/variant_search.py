@@ -126,7 +126,8 @@ class VariantGroup:
         """Return variants that may take at most `most` [s] and fit, and their bounds [s]; the others are left out.
 
         `of` says which plans have variants that are wanted, from their candidates; by default all. `usable` is the
-        memory [bytes] that they may take, by default all there is.
+        memory [bytes] that they may take, by default all there is. Who limits it looks at those of least memory first,
+        and has no bounds, -inf, of the others.
         """
         most *= 1.0 + ROUNDING
         candidates = np.flatnonzero(self.loose <= most)
@@ -134,7 +135,8 @@ class VariantGroup:
         if not len(candidates):
             return rows_at(self.source, candidates), np.zeros(0)
         varied_source = self.varied_source if usable is None else self.varied_source.with_memory(usable)
-        return _Originals(self.source, varied_source, self._made, candidates, most).variants()
+        originals = _Originals(self.source, varied_source, self._made, candidates, most)
+        return originals.variants(bounded=usable is None)
 
 
 def variant_groups(
@@ -178,8 +180,8 @@ class _Originals:
     candidates: np.ndarray  # plans of the source that may be fast enough
     most: float  # seconds of a step
 
-    def variants(self) -> tuple[Rows, np.ndarray]:
-        """Return [N] variants that may be fast enough, and their bounds [s]."""
+    def variants(self, bounded: bool) -> tuple[Rows, np.ndarray]:
+        """Return [N] variants that may be fast enough, and their bounds [s] if they are to be `bounded`, else -inf."""
         parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
         for places, most_stored in _together(self._fast()):
             origin, columns = self.variant_table.of(places.placement)
@@ -187,7 +189,10 @@ class _Originals:
             storable = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
             rows, origin = rows.take(storable), origin[storable]
             rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
-            least_s = fitting_bounds(self.varied_source, rows, self.most)
+            if bounded:
+                least_s = fitting_bounds(self.varied_source, rows, self.most)
+            else:
+                least_s = np.where(memory_bounds(self.varied_source, rows).fits, -np.inf, np.inf)
             fast = np.flatnonzero(least_s <= self.most)
             parts.append(rows.take(fast))
             bounds.append(least_s[fast])

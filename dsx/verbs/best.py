@@ -534,7 +534,10 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     def tell_first(plan: Data, least_s: float) -> None:
         early(f"a plan takes {_in_a_line(plan)}; none takes less than {quantity('step_time_s', least_s)}", begin, watch)
 
-    with forked(beyond, request, query, bool(roles)) as others, forked(lambda _: spaces.counted) as counted:
+    with (
+        forked(beyond, request, query, bool(roles)) as others,
+        forked(lambda _: spaces.counted, when_idle=True) as counted,
+    ):
         with time_limit(limit_s - (monotonic() - begin)):
             of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
             others.tell(_within_resolution(of_all[0], job) if of_all else math.inf)

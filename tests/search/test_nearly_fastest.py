@@ -57,7 +57,7 @@ def plans_of(problem, opened):
 )
 def test_the_best_of_all_nearly_fastest_plans(monkeypatch, layers, capacity, opened):
     monkeypatch.setattr(bounded, "_ROWS", 500)
-    for name, rows in {"_FIRST": 64, "_MOST": 256, "_PRICED": 16, "_SAMPLED": 3}.items():
+    for name, rows in {"_FIRST": 64, "_MOST": 256, "_PRICED": 16, "_SAMPLED": (3, 1)}.items():
         monkeypatch.setattr(searched, name, rows)
     opened = OPENED | opened
     plans = every_plan(layers, capacity, opened)
