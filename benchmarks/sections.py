@@ -39,7 +39,9 @@ def ratios(document: Path, script: str, column: str) -> dict[str, float]:
 
 
 def check_speeds(written: Mapping[str, float], measured: Mapping[str, float]) -> None:
-    """Exit if a speed is below `_LEAST` of the one that is written down."""
+    """Exit if a speed is below `_LEAST` of the one that is written down, or if none is."""
+    if not written or not {*written} <= {*measured}:
+        sys.exit(f"no speeds of {', '.join(measured)} are written down, but of {', '.join(written) or 'none'}")
     slower = [
         f"{name}: {measured[name] / speed:.2f}" for name, speed in written.items() if measured[name] < _LEAST * speed
     ]

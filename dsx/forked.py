@@ -17,11 +17,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from dsx.progress import OutOfTimeError, seconds_left
+from dsx.progress import OutOfTimeError, check_time, seconds_left
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Told = Callable[[], tuple[Any, ...]]  # returns the next values that a function is told, as soon as it is told them
+
+_OPEN: list[Any] = []  # the ends of callers
+_NICE = 10
 
 
 class Beside(Protocol[T_co]):
@@ -50,6 +53,7 @@ class _Here(Generic[T]):
         self._told.append(values)
 
     def result(self) -> T:
+        check_time()
         told = iter(self._told)
         return self._function(lambda: next(told), *self._arguments)
 
@@ -61,6 +65,7 @@ class _InAProcess(_Here[T]):
         super().__init__(function, arguments)
         self._when_idle = when_idle
         self._own, other = multiprocessing.Pipe()
+        _OPEN.append(self._own)
         self._process = multiprocessing.get_context("fork").Process(target=self._run, args=(other,), daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are those of linear algebra alone
@@ -68,9 +73,10 @@ class _InAProcess(_Here[T]):
         other.close()
 
     def _run(self, other: Any) -> None:
-        self._own.close()  # so that it ends when its caller is killed
+        for connection in _OPEN:  # so that it ends when its caller is killed, and others do
+            connection.close()
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback: the caller tells of what ends both
-        os.nice(19 if self._when_idle else 0)
+        os.nice(_NICE if self._when_idle else 0)
         with contextlib.suppress(Exception):
             other.send(self._function(other.recv, *self._arguments))
 
@@ -94,14 +100,15 @@ class _InAProcess(_Here[T]):
     def end(self) -> None:
         self._process.terminate()
         self._process.join()
+        _OPEN.remove(self._own)
         self._own.close()
 
 
 @contextlib.contextmanager
 def forked(function: Callable[..., T], *arguments: Any, when_idle: bool = False) -> Iterator[Beside[T]]:
-    """Run a function beside the body, at whose end its process ends too; or only `when_idle` a core is.
+    """Run a function beside the body, at whose end its process ends too.
 
-    The first argument of the function is `Told`.
+    With `when_idle` it leaves the cores to others that want them. The first argument of the function is `Told`.
     """
     if not _may_fork():
         yield _Here(function, arguments)

@@ -153,7 +153,10 @@ class StageMemory(StepPlans):
         per_weight_byte = 1.0 / assumptions.weight_bytes
         weights = self._divided_weights(self.held_bytes, stage)
         held, gradients = weights("weight"), weights("gradient")
-        state = self._state_bytes(stage, weights("optimizer"), assumptions.optimizer_bytes_per_parameter)
+        state = weights("optimizer") * (assumptions.optimizer_bytes_per_parameter * per_weight_byte)
+        if assumptions.optimizer == MUON:
+            more = (assumptions.muon_bytes_per_parameter - assumptions.optimizer_bytes_per_parameter) * per_weight_byte
+            state = state + self.updated_matrices(stage) * more
         optimizer, activations = offloaded(OPTIMIZER, self, lambda: zero, state), stash
         if in_transfer is not None:
             never = self.recompute.never
@@ -203,19 +206,15 @@ class StageMemory(StepPlans):
         assumptions, zero = self.assumptions, xp.zeros_like(stash)
         of_parameter = assumptions.optimizer_bytes_per_parameter + assumptions.host_gradient_bytes
 
-        optimizer = offloaded(
-            OPTIMIZER, self, lambda: self._state_bytes(stage, self.updated_weights(stage), of_parameter), zero
-        )
-        return optimizer + offloaded(ACTIVATIONS, self, lambda: stash, zero)
+        def state() -> PerPlan:
+            held = self.updated_weights(stage) * (of_parameter / assumptions.weight_bytes)
+            if assumptions.optimizer != MUON:
+                return held
+            more = assumptions.muon_bytes_per_parameter - assumptions.optimizer_bytes_per_parameter
+            return held + self.updated_matrices(stage) * (more / assumptions.weight_bytes)
 
-    def _state_bytes(self, stage: Stage, updated: PerPlan, of_parameter: float) -> PerPlan:
-        """Return what a rank keeps `of_parameter` bytes of, and what Muon keeps more or less of matrices."""
-        assumptions = self.assumptions
-        state = updated * (of_parameter / assumptions.weight_bytes)
-        if assumptions.optimizer != MUON:
-            return state
-        more = assumptions.muon_bytes_per_parameter - assumptions.optimizer_bytes_per_parameter
-        return state + self.updated_matrices(stage) * (more / assumptions.weight_bytes)
+        optimizer = offloaded(OPTIMIZER, self, state, zero)
+        return optimizer + offloaded(ACTIVATIONS, self, lambda: stash, zero)
 
     def updated_weights(self, stage: Stage) -> PerPlan:
         """Return the bytes of the weights that a rank of a stage updates: its shard of them from ZeRO stage 1 on."""

@@ -154,8 +154,8 @@ _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays f
 _LOOSE_ROWS = 1 << 16  # candidates whose loose bounds are computed together
 _TOGETHER = 1 << 18  # candidates among which those that differ in where their ranks are have one bound of memory
 # What the memory of a plan does not depend on: where its ranks are, and the batch but for the microbatches.
-_MANY_VALUES = 4  # of `recompute`
 _OF_RANKS = ("pp_nvs", "dp_nvs", "order", "global_batch_size")
+_MANY_VALUES = 4  # of `recompute`, from which on a bound of all of them is looked at first
 _CUTS = 1 << 10  # candidates that are cut together
 
 

@@ -56,7 +56,7 @@ from dsx.search.spaces import PricedSpace, Space, StrategiesOfCandidates, of_use
 from dsx.search.variant_search import VariantGroup, best_variants, fewest_first, variant_groups
 from dsx.text import Data
 
-_KEYS = 1 << 12  # of which most spaces have candidates
+_SOME_KEYS = 1 << 12  # among which mostly one has candidates
 _SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 
 
@@ -69,7 +69,7 @@ class SearchedSpace(NamedTuple):
 
 
 class CandidateCount(NamedTuple):
-    """What the space of a search has."""
+    """How many candidates a search has, and of which strategies."""
 
     candidates: int  # with all variants
     strategies: StrategiesOfCandidates
@@ -121,7 +121,7 @@ class SearchSpaces:
     @property
     def any_candidates(self) -> bool:
         """Whether there are any candidates."""
-        return any(few.size for part in self.parts for few in part.space.split(_KEYS))
+        return any(few.size for part in self.parts for few in part.space.split(_SOME_KEYS))
 
     @property
     def with_least_memory(self) -> "SearchSpaces":
@@ -245,8 +245,12 @@ class SearchCounts:
     cut: int  # priced ones that got their best cut
     left_s: float = np.inf  # no plan that is undecided, for want of time, takes less [s]
 
+    def unfinished(self, bounds: np.ndarray) -> "SearchCounts":
+        """Return the counts of a search that has no time left for plans with these `bounds` [s]."""
+        return replace(self, feasible=None, left_s=float(bounds.min(initial=np.inf)))
+
     def among(self, candidates: int) -> "SearchCounts":
-        """Return the counts of a search with so many candidates, of which the others were left out by their bounds."""
+        """Return the counts of a search with so many candidates, of which the others were left out."""
         all_counted = candidates == self.candidates or self.feasible == 0  # those of least memory come first
         return replace(self, candidates=candidates, feasible=self.feasible if all_counted else None)
 
@@ -310,14 +314,14 @@ def fastest_below(
     with working("pricing", watch):
         promising, known, counts = _promising_keys(spaces, top, below, tell)
         if spaces.num_keys >= FEW_KEYS and not seconds_left():
-            return known, replace(counts, left_s=float(spaces.key_bounds.min(initial=np.inf)))
+            return known, counts.unfinished(spaces.key_bounds)
         parts = spaces.priced(promising)
     most = known[-1]["step_time_s"] if known else below
     with progress(sum(source.space.size for source in parts), "pricing", watch) as advance:
-        plans, counts = _fastest(parts, top, advance, most)
+        plans, of_parts = _fastest(parts, top, advance, most)
     if not seconds_left():
-        left_s = float(spaces.key_bounds[promising].min(initial=np.inf))
-        return _leading([*known, *plans], top), replace(counts, left_s=left_s)
+        return _leading([*known, *plans], top), counts.plus(of_parts).unfinished(spaces.key_bounds[promising])
+    counts = of_parts
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
         return fastest_below(leaner, top, below, watch)
     # Of the variants, those may be missing that are slower than all of the plans.
@@ -325,6 +329,7 @@ def fastest_below(
         slowest = min(below, plans[-1]["step_time_s"]) if plans else below
         rows, of_part = best_variants(source, spaces.varied, top, slowest)
         num_priced, feasible = of_part.priced.candidates, of_part.priced.feasible
+        feasible = feasible if of_part.left_s == np.inf else None
         cut = num_priced if source.problem.optimal_cuts else 0
         counts = counts.plus(SearchCounts(num_priced, num_priced, feasible, cut, of_part.left_s))
         plans = _leading([*plans, *priced_plans(source.whole_problem, rows)], top)
@@ -379,6 +384,8 @@ def _fastest(
             rows, of_few = even_rows
             counts = counts.plus(of_few)
             progress(source.space.size)
+        elif not seconds_left():
+            continue  # compiled code is not interrupted
         else:
             from dsx.search.tiles.top_plans import Blockwise
 

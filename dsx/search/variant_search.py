@@ -4,10 +4,11 @@ A pipeline takes no less time with offload, and no less than without any recompu
 each offload, at one ZeRO replica, which needs least memory, and without the reductions in its passes, which are shorter
 where ZeRO shards over fewer ranks. Of the layers that store their activations it is bounded with the most that memory
 may hold, which makes the fastest pipeline unless they go to the host. Only the variants of plans that may be fast
-enough then are variant_table.
+enough then are made.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from dsx.plans.variants import Variants
 from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
-from dsx.progress import OutOfTimeError
+from dsx.progress import OutOfTimeError, seconds_left
 from dsx.search.bounds import (
     cuts_within,
     fastest_first,
@@ -43,7 +44,7 @@ from dsx.search.bounds import (
 from dsx.search.ranking import leading_rows
 from dsx.search.spaces import PricedSpace
 
-_BOUNDED_ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
+_BOUNDED_ROWS = 1 << 13  # plans whose variants are made together
 _REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
 
 
@@ -72,14 +73,14 @@ def best_variants(
     bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
     groups = fewest_first(variant_groups(source, varied, bounds))
     for number, group in enumerate(groups):
-        try:
+        with suppress(OutOfTimeError):
             rows, least_s = group.within(below)
             positions, least_s = cuts_within(group.varied_source, rows, least_s, below * (1.0 + ROUNDING))
-        except OutOfTimeError:
-            return kept, VariantCounts(counts, min(float(other.loose.min(initial=np.inf)) for other in groups[number:]))
-        columns, of_part = fastest_first(priced, rows.take(positions).take, least_s, top, below)
-        kept, counts = leading_rows(joined([kept, columns]), top, ["point"]), counts.plus(of_part)
-        below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
+            columns, of_part = fastest_first(priced, rows.take(positions).take, least_s, top, below)
+            kept, counts = leading_rows(joined([kept, columns]), top, ["point"]), counts.plus(of_part)
+            below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
+        if not seconds_left():  # which may have ended the search of this group
+            return kept, VariantCounts(counts, min(float(left.loose.min(initial=np.inf)) for left in groups[number:]))
     return kept, VariantCounts(counts, np.inf)
 
 
@@ -250,7 +251,7 @@ class _Originals:
 
 
 def _together(parts: Iterable[tuple[Places, np.ndarray]]) -> Iterator[tuple[Places, np.ndarray]]:
-    """Yield small parts of plans and of a number of each as fewer ones, of `_ROWS` plans."""
+    """Yield parts of plans and of a number of each as others, of `_BOUNDED_ROWS` plans."""
     of_parts = list(parts)
     if not of_parts:
         return

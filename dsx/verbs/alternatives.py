@@ -26,7 +26,7 @@ from dsx.plans.plan import Plan
 from dsx.plans.rules import OPTIMAL_SCHEDULES
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import Problem
-from dsx.progress import Watch, progress
+from dsx.progress import OutOfTimeError, Watch, progress
 from dsx.search.blockers import Blocker, blockers
 from dsx.search.fastest import SearchSpaces, fastest_below, problems_of, spaces_of
 from dsx.search.spaces import Space, Study
@@ -247,10 +247,15 @@ def beyond(told: Told, request: SearchRequest, query: Query, with_roles: bool) -
 def _fastest_of(
     searches: Sequence[tuple[str, SearchSpaces]], below: float
 ) -> tuple[Plan, float, str, str | None] | None:
-    """Return the fastest plan of the searches of some frameworks, its seconds, the framework and its software."""
+    """Return the fastest plan of the searches of some frameworks, its seconds, the framework and its software.
+
+    Raises OutOfTimeError if no time is left to find it.
+    """
     fastest: tuple[Plan, float, str, str | None] | None = None
     for name, spaces in searches:
-        plans, _ = fastest_below(spaces, 1, below)
+        plans, counts = fastest_below(spaces, 1, below)
+        if counts.left_s < below:
+            raise OutOfTimeError
         if plans and plans[0]["step_time_s"] < below:
             below = plans[0]["step_time_s"]
             fastest = plans[0]["plan"], below, name, spaces.problem.assumptions_spec.stack

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_SIMPLER, _LAUNCHED, _OTHERS = "simpler and leaner plans", "plans that are placed as launched", "other frameworks"
 _KNOWN = 5  # plans that an answer has beside those three
 _LONGEST = 100_000  # plans of a list; each is priced with its best cut
 
@@ -115,7 +116,8 @@ class BestPlans(PricedPlans):
     faster_placement: DataView | None = None  # a faster plan within the resolution, placed as none is launched
     times: float = 0.0  # the least memory that a plan needs over what a GPU has, where none fits
     limit_s: float = math.inf  # the longest that the search might take
-    timed_out: bool = False  # whether a part of the answer was not found in that time
+    least_s: float = math.inf  # no plan takes less: of the fastest plan, or less if time ran out; infinite if none fits
+    not_compared: Sequence[str] = ()  # what no time was left for
 
     @property
     def fastest(self) -> Plan:
@@ -133,7 +135,7 @@ class BestPlans(PricedPlans):
         return self._chosen("leanest")["plan"]
 
     def _chosen(self, name: str) -> Data:
-        if self._nonempty and self.timed_out:
+        if self._nonempty and _SIMPLER in self.not_compared:
             raise InputError(f"no {name} was found in {self.limit_s:g} s: give a longer time_limit")
         if not self.answer:
             raise InputError(f"a list of the {counted(len(self.priced), 'fastest plan')} has no {name}: leave out top")
@@ -156,22 +158,22 @@ class BestPlans(PricedPlans):
         return "" if searched else what_would_fit(self.searched, self.query, self.times)
 
     @property
-    def least_s(self) -> float:
-        """Seconds of a step that no plan takes less than: of the fastest plan, or less if time ran out."""
-        return min([self.counts.left_s, *(plan["step_time_s"] for plan in self.priced)])
+    def timed_out(self) -> bool:
+        """Whether a part of the answer was not found in the time that the search might take."""
+        return bool(self.not_compared) or self.counts.left_s < math.inf
 
     @property
     def _time_text(self) -> str:
         if not self.timed_out:
             return ""
-        ended = f"--time-limit {self.limit_s:g} s ended the search"
-        if self.least_s < self.step_time_s:
-            took = self.step_time_s
-            less = f"{quantity('step_time_s', self.least_s)}, {share(took - self.least_s, took, 0)} less"
-            return f"{ended}: no plan takes less than {less}."
-        missing = [] if self.answer else ["simpler and leaner plans"]
-        missing += ["other frameworks"] if self.compared is None else []
-        return f"{ended}. The fastest plan is known, {' and '.join(missing)} are not compared."
+        took, known = self.step_time_s, "the fastest plan is known"
+        if self.counts.left_s < took:
+            less = f"{quantity('step_time_s', self.counts.left_s)}, {share(took - self.counts.left_s, took, 0)} less"
+            known = f"no plan takes less than {less}"
+        elif self.counts.left_s < math.inf:
+            known = f"{known}, plans as fast as the next ones may be missing"
+        missing = f"; {' and '.join(self.not_compared)} were not compared" if self.not_compared else ""
+        return f"--time-limit {self.limit_s:g} s ended the search: {known}{missing}."
 
     @property
     def plan(self) -> Plan:
@@ -323,50 +325,56 @@ class BestPlans(PricedPlans):
         return paragraphs(parts)
 
 
-class _Chosen(NamedTuple):
+class _RolePlans(NamedTuple):
     """The plans of an answer."""
 
-    by_role: Mapping[str, Data]
+    role_plans: Mapping[str, Data]
     plans: list[Data]  # the fastest ones
     others_as_launched: bool  # whether plans of other frameworks that they are compared with are placed as launched
+    not_compared: Sequence[str] = ()  # what no time was left for
 
 
-def _chosen(
+def _plans_of_answer(
     spaces: SearchSpaces,
     plans: list[Data],
     most: int,
     job: Job,
     roles: Sequence[str],
     watch: Watch | None,
-) -> _Chosen:
+) -> _RolePlans:
     """Return the plans by role, for the first `roles`, and the fastest ones, `plans` of a search or others.
 
     Where a plan by role is placed as none is launched, and the fastest of those placed as launched takes no longer than
     the fastest of all by more than the resolution, the answer has the `most` fastest of these. It has no roles if no
     time is left to find them.
     """
+    role_plans: dict[str, Data] = {}
     if not (plans and roles):
-        return _Chosen({}, plans, others_as_launched=False)
+        return _RolePlans(role_plans, plans, others_as_launched=False)
     framework = spaces.problem.framework
     limited = framework is not None and not framework.unlimited
     try:
-        by_role = _of_roles(spaces, plans, job, roles, watch)
+        role_plans = _of_roles(spaces, plans, job, roles, watch)
         by_hand = any(
             nodes_in_part(plan["plan"], spaces.problem) or (limited and other_placement(plan["plan"]))
-            for plan in by_role.values()
+            for plan in role_plans.values()
         )
         if not by_hand:
-            return _Chosen(by_role, plans, others_as_launched=True)
+            return _RolePlans(role_plans, plans, others_as_launched=True)
         within_s = _within_resolution(plans[0], job)
         with working("looking for plans that are placed as launched", watch):
             launched = spaces.as_launched
-            launched_plans, _ = fastest_below(launched, most, math.inf)
+            launched_plans, counts = fastest_below(launched, most, math.inf)
+        if counts.left_s < math.inf:
+            raise OutOfTimeError
         if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
-            return _Chosen(by_role, plans, others_as_launched=False)
-        by_role = _of_roles(launched, launched_plans, job, roles, watch, within_s)
-        return _Chosen(by_role, launched_plans, others_as_launched=True)
+            return _RolePlans(role_plans, plans, others_as_launched=False)
+        launched_role_plans = _of_roles(launched, launched_plans, job, roles, watch, within_s)
+        return _RolePlans(launched_role_plans, launched_plans, others_as_launched=True)
     except OutOfTimeError:
-        return _Chosen({}, plans, others_as_launched=True)
+        return _RolePlans(
+            role_plans, plans, others_as_launched=True, not_compared=[_LAUNCHED if role_plans else _SIMPLER]
+        )
 
 
 def _of_roles(
@@ -468,7 +476,7 @@ def best(
             `cost_usd` and `energy_kwh`; `dsx.training_run` compares them over numbers of GPUs.
         time_limit: the longest that the search may take, as in "10 s". The answer is then the fastest plans so far,
             with the seconds of a step that no plan takes less than (`least_s`). The most promising plans are searched
-            however long they take, and compiled code is not interrupted.
+            however long they take, all candidates are counted, and compiled code is not interrupted.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
@@ -527,36 +535,36 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     say_inexact_schedules(problems[0])
     with working("enumerating", watch):
         spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
-        _ = spaces.spaces if spaces.num_keys < FEW_KEYS else None  # before a process that counts them
+        if spaces.num_keys < FEW_KEYS:
+            _ = spaces.spaces  # before the process that counts them
     query = Query(job, names, partition, fixed, limits)
     why, times, other, compared = "", 0.0, None, list[str]()
 
     def tell_first(plan: Data, least_s: float) -> None:
         early(f"a plan takes {_in_a_line(plan)}; none takes less than {quantity('step_time_s', least_s)}", begin, watch)
 
-    with (
-        forked(beyond, request, query, bool(roles)) as others,
-        forked(lambda _: spaces.counted, when_idle=True) as counted,
-    ):
-        with time_limit(limit_s - (monotonic() - begin)):
+    # The process that counts goes on when the one with the other frameworks has ended.
+    with forked(lambda _: spaces.counted, when_idle=True) as counting:
+        with forked(beyond, request, query, bool(roles)) as others, time_limit(limit_s - (monotonic() - begin)):
             of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
             others.tell(_within_resolution(of_all[0], job) if of_all else math.inf)
             if of_all and len(roles) == len(ROLES) and seconds_left():
                 early(f"the fastest plan takes {_in_a_line(of_all[0])}; simpler and leaner plans follow", begin, watch)
-            chosen = _chosen(spaces, of_all, most, job, roles, watch)
-            plans = chosen.plans
+            role_plans, plans, others_as_launched, not_compared = _plans_of_answer(
+                spaces, of_all, most, job, roles, watch
+            )
             if not plans and counts.left_s < math.inf:
                 why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"
             elif not plans:
                 why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
             if times <= MOST_TIMES:
-                others.tell(plans[0]["step_time_s"] if plans else math.inf, chosen.others_as_launched)
+                others.tell(plans[0]["step_time_s"] if plans else math.inf, others_as_launched)
                 try:
                     with working("comparing with other frameworks", watch):
                         other, compared = others.result()
                 except OutOfTimeError:
-                    compared = None
-        count = counted.result()
+                    compared, not_compared = None, [*not_compared, _OTHERS]
+        count = counting.result()
     as_launched = plans is not of_all
     idle = idle_rows(problems[0])
     less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
@@ -568,7 +576,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         query,
         problems[0],
         request,
-        _first(chosen.by_role[FASTEST], plans) if chosen.by_role else plans,
+        _first(role_plans[FASTEST], plans) if role_plans else plans,
         counts.among(count.candidates),
         request.left_out(count.strategies),
         other,
@@ -577,10 +585,11 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         why,
         fixed,
         limits,
-        chosen.by_role if len(roles) == len(ROLES) else {},
+        role_plans if len(roles) == len(ROLES) else {},
         as_launched,
         faster,
         times,
         limit_s,
-        timed_out=counts.left_s < math.inf or compared is None or bool(roles and plans and not chosen.by_role),
+        min([counts.left_s, *(plan["step_time_s"] for plan in of_all[:1])]),
+        not_compared,
     )
