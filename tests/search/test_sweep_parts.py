@@ -1,6 +1,10 @@
 """Parts cover a sweep exactly once. Each is a function of its number, and together they are the whole sweep."""
 
+import os
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,12 +132,28 @@ def test_parts_of_all_rows_are_all_rows(size):
         assert counts.feasible == (rows["reject"] == 0).sum()
 
 
+SAME_BYTES = """
+import sys
+from search.test_sweep_parts import assert_identical, sizes, studies, sweep_parts, swept
+sweep_parts._POINTS = 3
+whole, *others = (swept(studies(), "feasible", sys.argv[1], sizes()[size]) for size in (0, 3))
+for rows, counts in others:
+    assert counts == whole[1]
+    assert_identical(rows, whole[0])
+"""
+
+
 @pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
-    (whole, counts), *others = (swept(studies(), "feasible", precision, size) for size in (sizes()[0], sizes()[3]))
-    for rows, made in others:
-        assert made == counts
-        assert_identical(rows, whole)
+    """As it is compiled for users: the code of other tests is not optimized, and rounds one or three points apart."""
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", SAME_BYTES, precision], env=environment, check=True)
+
+
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+def test_rows_that_fit_are_those_of_each_point_alone(precision):
+    whole, counts = swept(studies(), "feasible", precision, sizes()[0])
     expected = where(all_rows(), all_rows()["reject"] == 0)
     assert counts.candidates == len(all_rows()["tp"])
     if precision == "float64":
