@@ -47,6 +47,11 @@ class Workload:
     train_tokens: PerPlan  # NaN where not given
     searched: SearchedCodes
 
+    @property
+    def model_flops(self) -> PerPlan:
+        """Matrix FLOPs of one sequence in a step: as many for gradients of inputs, and of weights, as in the forward."""
+        return 3.0 * self.forward_flops
+
 
 @xp.unchecked
 def step_costs(
@@ -100,7 +105,7 @@ def step_costs(
     stall = costs.stall_s
     step = pipe.step_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
-    model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
+    model_flops = workload.model_flops * choices.global_batch_size
     ones = xp.ones_like(step)
     return StepCosts(
         compute_s=column("compute_s"),

@@ -271,7 +271,7 @@ _COUNTS = 5  # a plan reaches a third to half of the peak, so the first or secon
 def least_gpus(problem: Problem, device: DeviceSpec, train_tokens: float, days: float) -> int:
     """Return the fewest GPUs that could train so many tokens in so many days at the peak of their data sheet."""
     peak = peak_flops(device, problem.assumptions_spec.linear_dtype)
-    flops = 3.0 * problem.workload.forward_flops * train_tokens / problem.sequence_length
+    flops = problem.workload.model_flops * train_tokens / problem.sequence_length
     return max(1, math.ceil(flops / (peak * days * _DAY)))
 
 
