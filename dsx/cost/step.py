@@ -49,7 +49,7 @@ class Workload:
 
     @property
     def model_flops(self) -> PerPlan:
-        """Matrix FLOPs of one sequence in a step: as many for gradients of inputs, and of weights, as in the forward."""
+        """Matrix FLOPs of one sequence in a step: as many for gradients of inputs and of weights as in a forward."""
         return 3.0 * self.forward_flops
 
 
