@@ -42,6 +42,7 @@ from dsx.plans.enumerate import Arrays, take
 from dsx.plans.experts import REPLICA_AXES
 from dsx.pricing.cuts import CandidateCounts, chunk_pipelines_s, joined, price_best_cuts, result_rows
 from dsx.pricing.keys import KeyCosts, numbered
+from dsx.pricing.probe import first_of_equals
 from dsx.pricing.problem import stage_costs
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.progress import OutOfTimeError, check_time, seconds_left, time_limit
@@ -386,16 +387,7 @@ def _alike_in_memory(source: PricedSpace, rows: Rows, without: Collection[str] =
     """
     of_keys = numbered([source.space.keys[name] for name in KEY_COLUMNS if not name.endswith("_nvs")])
     names = [name for name in CHOICE_COLUMNS if name not in _OF_RANKS and name not in without]
-    # The columns as the digits of a number.
-    number, size = rows.points, int(rows.points.max(initial=0)) + 1
-    for column in (of_keys[rows.positions], *(rows.choices[name] for name in names)):
-        base = int(column.max(initial=0)) + 1
-        if size * base >= 1 << 62:
-            number = np.unique(number, return_inverse=True)[1]
-            size = len(number)
-        number, size = number * base + column, size * base
-    _, first, of_row = np.unique(number, return_index=True, return_inverse=True)
-    return first, of_row
+    return first_of_equals([rows.points, of_keys[rows.positions], *(rows.choices[name] for name in names)])
 
 
 def _of_parts(of_part: Callable[[Rows], np.ndarray], rows: Rows, width: tuple[int, ...] = ()) -> np.ndarray:
