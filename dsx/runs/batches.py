@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -74,19 +74,27 @@ def _definition_options(spec: AssumptionsSpec) -> Hashable:
     return tuple(spec.operators), tuple(spec.set.items())
 
 
+class PricedBy(NamedTuple):
+    """What a setup is priced by, besides its cluster."""
+
+    spec: AssumptionsSpec
+    assumptions: Assumptions  # of the spec, on a device of the family of the setup
+    model: Model
+
+
 class Strategies:
     """The model of a setup under the strategy that its degrees need; each kind of layer is derived once."""
 
     def __init__(self, assumptions: AssumptionsSpec) -> None:
         self._strategies = strategy_names()
-        self._of_setup: dict[Hashable, tuple[AssumptionsSpec, Model] | UnmodelledReason] = {}
+        self._of_setup: dict[Hashable, PricedBy | UnmodelledReason] = {}
         self._of_stack = cache(
             lambda stack, platform: on_platform(assumptions.of_stack(stack) if stack else assumptions, platform)
         )
-        self._specs: dict[Hashable, AssumptionsSpec] = {}
+        self._sets: dict[Hashable, tuple[AssumptionsSpec, Assumptions]] = {}
         self._built: dict[Hashable, Model | NotationError] = {}
 
-    def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | UnmodelledReason:
+    def model_of(self, setup: Setup) -> PricedBy | UnmodelledReason:
         """Return a setup's assumption set, with its kernels and precision, and model; a Reason if no strategy fits.
 
         Raises NotationError if no strategy can divide the layer definitions at all: the fault is in the definitions.
@@ -94,25 +102,26 @@ class Strategies:
         key = setup.model.name, setup.etp, setup.sp, *setup.plan.codes.values(), *_selects_set(setup)
         return _once(self._of_setup, key, lambda: self._model_of(setup))
 
-    def _model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | UnmodelledReason:
+    def _model_of(self, setup: Setup) -> PricedBy | UnmodelledReason:
         of_stack = self._of_stack(setup.stack, setup.cluster.device.software)
         of_plan = for_plan(of_stack, setup.plan.codes)
         effects = tuple(getattr(of_plan, name) for name in of_stack.conditions.stated)
 
-        def make() -> AssumptionsSpec:
+        def make() -> tuple[AssumptionsSpec, Assumptions]:
             unfused = {} if setup.fused_attention else of_plan.unfused_attention
             tables = [table for name, table in of_plan.unfused_operators.items() if name in setup.unfused]
             layers = {"set": of_plan.set | of_plan.set_in_runs | unfused, "operators": [*of_plan.operators, *tables]}
-            return of_plan.model_copy(update=layers | {"linear_dtype": setup.precision, **setup.assumptions})
+            spec = of_plan.model_copy(update=layers | {"linear_dtype": setup.precision, **setup.assumptions})
+            return spec, assumptions_from_spec(spec, setup.cluster.device.family)
 
-        spec = _once(self._specs, (effects, *_selects_set(setup)), make)
+        spec, assumptions = _once(self._sets, (effects, *_selects_set(setup)), make)
         faults: list[NotationError] = []
         for strategy in self._strategies:
             model = self._model(setup, spec, strategy)
             if isinstance(model, NotationError):
                 faults.append(model)
             elif _divides_as(model, setup):
-                return spec, model
+                return PricedBy(spec, assumptions, model)
         if len(faults) == len(self._strategies):
             raise faults[0]
         degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
@@ -140,8 +149,16 @@ class Strategies:
 
 def _selects_set(setup: Setup) -> tuple[Hashable, ...]:
     """Return what selects the assumption set of a setup, besides its plan."""
-    software = setup.stack, setup.cluster.device.software
-    return *software, setup.fused_attention, setup.unfused, setup.precision, tuple(setup.assumptions.items())
+    software, device = setup.stack, setup.cluster.device
+    return (
+        software,
+        device.software,
+        device.family,
+        setup.fused_attention,
+        setup.unfused,
+        setup.precision,
+        tuple(setup.assumptions.items()),
+    )
 
 
 def _expert_axes(model: Model) -> set[str]:
@@ -180,10 +197,10 @@ class _Member:
 
     row: int  # its position among all setups
     setup: Setup
-    spec: AssumptionsSpec
-    model: Model
     cluster: Cluster
+    spec: AssumptionsSpec
     assumptions: Assumptions
+    model: Model
 
     @property
     def structure(self) -> Hashable:
@@ -215,17 +232,12 @@ def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list
     strategies = Strategies(assumptions)
     members: dict[Hashable, list[_Member]] = {}
     reasons: dict[int, UnmodelledReason] = {}
-    clusters: dict[Hashable, Cluster] = {}  # by the identity of their specs, which setups share
-    assumed: dict[Hashable, Assumptions] = {}
     for row, setup in enumerate(setups):
         priced_by = strategies.model_of(setup)
         if isinstance(priced_by, UnmodelledReason):
             reasons[row] = priced_by
             continue
-        spec, family = priced_by[0], setup.cluster.device.family
-        cluster = _once(clusters, id(setup.cluster), lambda setup=setup: cluster_from_spec(setup.cluster))
-        leaves = _once(assumed, (id(spec), family), lambda s=spec, f=family: assumptions_from_spec(s, f))
-        member = _Member(row, setup, *priced_by, cluster, leaves)
+        member = _Member(row, setup, cluster_from_spec(setup.cluster), *priced_by)
         members.setdefault(member.structure, []).append(member)
     return [_batch(batch) for batch in members.values()], reasons
 

@@ -4,7 +4,7 @@ People write slow ranks as RANKS=FACTOR, such as "0-7=1.3" or "3,5=2".
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,24 +34,16 @@ def slow_ranks(slow: Slow | None, traced: Collection[int]) -> dict[int, float]:
     named twice.
     """
     factors: dict[int, float] = {}
-    for text in _texts(slow):
-        ranks, equals, number = text.partition("=")
-        if not equals:
-            raise InputError(f"--slow {text}: {_EXAMPLE}")
-        try:
-            factor = float(number)
-        except ValueError:
-            factor = math.nan
+    for quoted, ranks, number in _stated(slow):
+        factor = _factor(number)
         if not 0 < factor < math.inf:
-            raise InputError(f"--slow {text}: the factor {number!r} is no positive number")
-        for part in ranks.split(","):
-            first, dash, last = (end.strip() for end in part.partition("-"))
-            ends = first, last if dash else first
-            if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in ends):
-                raise InputError(f"--slow {text}: {part.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
-            low, high = map(int, ends)
+            raise InputError(f"--slow {quoted}: the factor {str(number)!r} is no positive number")
+        for part in ranks:
+            if (ends := _ends(part)) is None:
+                raise InputError(f"--slow {quoted}: {str(part).strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
+            low, high = ends
             if low > high:
-                raise InputError(f"--slow {text}: {part.strip()} ends before it begins")
+                raise InputError(f"--slow {quoted}: {str(part).strip()} ends before it begins")
             absent = next((rank for rank in range(low, high + 1) if rank not in traced), None)
             if absent is not None:
                 ranks_text = (
@@ -59,32 +51,52 @@ def slow_ranks(slow: Slow | None, traced: Collection[int]) -> dict[int, float]:
                 )
                 if traced and max(traced) - min(traced) + 1 == len(traced):
                     ranks_text = f"{min(traced)} to {max(traced)}"
-                raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {ranks_text}")
+                raise InputError(f"--slow {quoted}: rank {absent} has no trace; there are ranks {ranks_text}")
             for rank in range(low, high + 1):
                 if rank in factors:
-                    raise InputError(f"--slow {text}: rank {rank} is named twice")
+                    raise InputError(f"--slow {quoted}: rank {rank} is named twice")
                 factors[rank] = factor
     return factors
 
 
-def _texts(slow: Slow | None) -> list[str]:
-    if slow is None:
-        return []
-    if isinstance(slow, str):
-        return [slow]
+def _stated(slow: Slow | None) -> Iterator[tuple[str, Sequence[int | str], float | str]]:
+    """Yield slow ranks as an error quotes them, then the ranks or ranges of ranks, and their factor."""
     if isinstance(slow, Mapping):
-        return [f"{_number(rank)}={_number(factor)}" for rank, factor in slow.items()]
-    if isinstance(slow, Sequence) and all(isinstance(text, str) for text in slow):
-        return [*slow]
-    raise wrong("slow", slow, "RANKS=FACTOR is wanted, such as '0-7=1.3', a list of them, or a mapping of ranks")
+        for ranks, factor in slow.items():
+            try:
+                quoted = f"{ranks}={factor}"
+            except ValueError:
+                raise InputError(f"slow: a number has thousands of digits; {_EXAMPLE}") from None
+            yield quoted, ranks.split(",") if isinstance(ranks, str) else [ranks], factor
+        return
+    texts = [slow] if isinstance(slow, str) else () if slow is None else slow
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise wrong("slow", slow, "RANKS=FACTOR is wanted, such as '0-7=1.3', a list of them, or a mapping of ranks")
+    for text in texts:
+        ranks, equals, factor = text.partition("=")
+        if not equals:
+            raise InputError(f"--slow {text}: {_EXAMPLE}")
+        yield text, ranks.split(","), factor
 
 
-def _number(number: object) -> str:
-    """Return a number of a mapping as text."""
+def _factor(number: float | str) -> float:
+    """Return a factor, which a text may state; NaN for what is no number."""
     try:
-        return f"{number}"
-    except ValueError:  # a whole number of thousands of digits
-        raise InputError(f"slow: a number has thousands of digits; {_EXAMPLE}") from None
+        return math.nan if isinstance(number, bool) else float(number)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _ends(ranks: int | str) -> tuple[int, int] | None:
+    """Return the first and the last rank of 3, "3" or "0-7"; None for what is no rank and no range of ranks."""
+    if not isinstance(ranks, str):
+        whole = isinstance(ranks, int | np.integer) and not isinstance(ranks, bool)
+        return (int(ranks), int(ranks)) if whole and 0 <= ranks < 10**_MOST_DIGITS else None
+    first, dash, last = (end.strip() for end in ranks.partition("-"))
+    ends = first, last if dash else first
+    if not all(end.isascii() and end.isdigit() and len(end) <= _MOST_DIGITS for end in ends):
+        return None
+    return int(ends[0]), int(ends[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def why_not(setup, framework):
     found = STRATEGIES.model_of(setup)
     if isinstance(found, UnmodelledReason):
         return str(found)
-    spec, model = found
+    spec, _, model = found
     strategy, experts = model.kinds[0].strategy, has_experts(setup.model.dimensions)
     problem = make_problem(setup.model, setup.cluster, spec, [strategy], models=(model,))
     plan = {name: value for name, value in setup.plan.items() if name != LAYOUT} | {"strategy": strategy}
