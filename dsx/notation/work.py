@@ -9,14 +9,15 @@ dp, each with its own tokens, so ep adds no ranks and repeats no work. Axes that
 ep does not nest in those. Each part of an expert is replicated on edp ranks.
 """
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Generic, TypeVar
 
 from dsx.config.model_file import CLASSES, VOCABULARY
 from dsx.notation.backward import Read, Saved, derive_backward, listed_once, reads, tensor_bytes
-from dsx.notation.expressions import Expression, names, names_within, parts, product, total
+from dsx.notation.expressions import Expression, Name, Operation, names, names_within, parts, product, total
 from dsx.notation.graph import (
     BACKWARD,
     FORWARD,
@@ -27,7 +28,7 @@ from dsx.notation.graph import (
     layer_graph,
     transient_bytes,
 )
-from dsx.notation.kernels import Kernel, Work, split_into_kernels
+from dsx.notation.kernels import Kernel, Multiply, TokenCopies, Work, split_into_kernels
 from dsx.notation.operators import NAMES
 from dsx.notation.sharded_layer import (
     ALL_GATHER,
@@ -205,6 +206,69 @@ class DerivedLayer(Layer):
     def priced_kernels(self) -> tuple[KernelCosts, ...]:
         """The kernels that run or communicate."""
         return tuple(kernel for kernel in self.kernels if kernel.runs or any(kernel.collectives))
+
+
+# Records in a hash of layers: the word of each record, then its fields. Hashes on disk were made with these words, so a
+# class that gets another name keeps its word. What is not listed, `extent` of a kernel and `operator` of a multiply,
+# follows from the definition of the layer.
+_HASHED: dict[type, tuple[str, ...]] = {
+    Name: ("Name", "name"),
+    Dim: ("Dim", "letter", "axes"),
+    Saved: ("Saved", "key", "bytes", "operand", "source", "axes"),
+    Read: ("Read", "tensor", "copy", "produced"),
+    Multiply: (
+        *("Multiply", "rows", "columns", "contracted", "batch", "flops"),
+        *("linear", "of_weight", "wide", "grouped"),
+    ),
+    Work: ("Work", "matrix", "vector", "bytes", "unfused", "multiplies"),
+    TokenCopies: ("TokenCopies", "choices", "groups", "groups_of_token"),
+    Collective: ("Collective", "kind", "axis", "bytes", "tensor", "panelled", "ring", "copies", "beside"),
+    KernelCosts: (
+        *("KernelCosts", "name", "operators", "kinds", "fused", "runs", "work", "launches", "collectives"),
+        *("saved", "replicated", "regions", "makes", "reads", "saves", "transient_bytes"),
+    ),
+    Matrix: ("Matrix", "rows", "columns", "count", "axes"),
+    Weight: ("Weight", "name", "bytes", "reduced_over", "over_dp", "over_ep", "tied", "matrix"),
+}
+
+
+def layers_hash(layers: Sequence[DerivedLayer]) -> str:
+    """Return a hash of everything that is derived from some layer definitions, without their places in files.
+
+    Result sets and traces have it on disk: if it changes for the same layers, nothing goes on with them.
+    """
+    contents: list[tuple[object, ...]] = []
+    for layer in layers:
+        rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
+        sizes = layer.boundary_bytes, layer.divided
+        contents.append((layer.definitions, layer.kernels, layer.weights, *sizes, rules))
+    return hashlib.sha256(_hashed_text(contents, {}).encode()).hexdigest()
+
+
+def _hashed_text(content: object, texts: dict[Operation, str]) -> str:
+    """Return a record, or records in tuples, lists and mappings, as text; `texts` has the operations written so far."""
+    if isinstance(content, Operation):
+        # A sum over a layer has hundreds of left operands.
+        chain: list[Operation] = []
+        while isinstance(content, Operation) and content not in texts:
+            chain.append(content)
+            content = content.left
+        text = texts[content] if isinstance(content, Operation) else _hashed_text(content, texts)
+        for operation in reversed(chain):
+            right = _hashed_text(operation.right, texts)
+            text = texts[operation] = f"Operation(sign={operation.sign!r}, left={text}, right={right})"
+        return text
+    if type(content) in _HASHED:
+        word, *names = _HASHED[type(content)]
+        return f"{word}({', '.join([f'{name}={_hashed_text(getattr(content, name), texts)}' for name in names])})"
+    if isinstance(content, Mapping):
+        return f"{{{', '.join([f'{name!r}: {_hashed_text(part, texts)}' for name, part in content.items()])}}}"
+    if isinstance(content, list | tuple):
+        parts_text = ", ".join([_hashed_text(part, texts) for part in content])
+        return f"[{parts_text}]" if isinstance(content, list) else f"({parts_text}{',' * (len(content) == 1)})"
+    if isinstance(content, str | int | None):  # whose texts Python does not change
+        return repr(content)
+    raise TypeError(f"{type(content).__name__} has no word in a hash of layers")
 
 
 def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iterable[str] = ()) -> DerivedLayer:

@@ -6,7 +6,6 @@ layout. Only the hot loop of a search, which needs no more than the smallest of 
 then: thousands of plans take milliseconds.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.notation.expressions import evaluate, names
 from dsx.notation.library import kernel_names, load_operators
 from dsx.notation.model import Model, build_model, counted, layer_of, unsharded
-from dsx.notation.work import FORWARD, DerivedLayer, derive
+from dsx.notation.work import FORWARD, DerivedLayer, derive, layers_hash
 from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.plans.codes import run_by, searched_values
 from dsx.plans.frameworks import Boxes, boxes_of, of_regions
@@ -257,16 +256,6 @@ def _lacks_exchanges(framework: FrameworkSpec, layer: DerivedLayer) -> bool:
     options = {ANY_LAYER, *(option for option, is_set in layer.options.items() if is_set)}
     kinds = {kind for kind, _ in layer.exchanges("cp")}
     return any(option in options and not kinds <= {*has} for option, has in framework.cp_exchanges.items())
-
-
-def layers_hash(layers: Sequence[DerivedLayer]) -> str:
-    """Return a hash of everything that is derived from some layer definitions, without their places in files."""
-    contents: list[tuple[object, ...]] = []
-    for layer in layers:
-        rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
-        sizes = layer.boundary_bytes, layer.divided
-        contents.append((layer.definitions, layer.kernels, layer.weights, *sizes, rules))
-    return hashlib.sha256(repr(contents).encode()).hexdigest()
 
 
 def _as_point(record: T) -> T:

@@ -17,7 +17,7 @@ from dsx.cost.context import assumptions_from_spec
 from dsx.errors import InputError, PlanError, did_you_mean, file_path
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.syntax import AXES
-from dsx.notation.work import derive
+from dsx.notation.work import derive, layers_hash
 from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
 from dsx.plans.layer_layout import LAYOUT, Chain, check_stages, layers_of_chunks
 from dsx.plans.placement import ORDERS, axes_in, expert_share, rank_order_shares, replicas_spanned, units
@@ -27,7 +27,7 @@ from dsx.plans.rules import GIVEN, placed
 from dsx.plans.violations import for_plan, violations
 from dsx.pricing.measured_share import measured_ratios
 from dsx.pricing.one_plan import price_plan, stated_plan
-from dsx.pricing.problem import Problem, layers_hash
+from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress, warn
 from dsx.text import Data, DataView
 from dsx.traces.durations import Machine

@@ -1,10 +1,11 @@
 """Problems that are priced: what is derived of them, of single experts and of predictions."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from textwrap import dedent
 
 import pytest
 from laws.spaces import SYSTEM, problem_of
+from plans.texts import MIXTURE, ONE_AXIS, PANELS, SPREAD, layer
 from validation.cases import STRATEGIES, cluster_spec, model_spec
 from verbs.small import model_of
 
@@ -16,6 +17,7 @@ from dsx.notation.expressions import evaluate as number
 from dsx.notation.library import load_layer, load_operators, strategy_names
 from dsx.notation.model import build_model, unsharded
 from dsx.notation.syntax import Settings
+from dsx.notation.work import _HASHED, layers_hash
 from dsx.pricing.problem import ProblemOptions, make_problem
 
 MODEL = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 4})
@@ -80,6 +82,19 @@ def test_lengths_reasons_and_fingerprints_of_problems():
     (layer, count) = problem.models[0].layers[0]
     without = replace(problem.models[0], layers=((replace(layer, rules=layer.rules[1:]), count),))
     assert replace(problem, models=(without, *problem.models[1:])).fingerprint() != problem.fingerprint()
+
+
+def test_hashes_of_layers_are_those_on_disk():
+    """Sets go on, and traces are compared, by them: new words or fields need a new version of the format."""
+    made = [layer(ONE_AXIS), layer(SPREAD, MIXTURE), layer(PANELS)]
+    assert [layers_hash([one])[:16] for one in made] == ["0fe38bde615fca0e", "3f7cab195728d267", "2a92404895d6d5e1"]
+    unlisted = {
+        (kind.__name__, field.name)
+        for kind, (_, *names) in _HASHED.items()
+        for field in fields(kind)
+        if field.name not in names
+    }
+    assert unlisted == {("KernelCosts", "extent"), ("Multiply", "operator")}
 
 
 SIZES = {"e": 2048, "h": 16, "g": 4, "k": 128, "v": 32000}
