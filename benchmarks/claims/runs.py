@@ -17,7 +17,8 @@ import dsx
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
-from dsx.pricing.one_plan import PricedPlan, evaluate_plan
+from dsx.plans.plan import Setting
+from dsx.pricing.one_plan import PricedPlan, price_plan, stated_plan
 from dsx.pricing.problem import make_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,8 @@ class Runs:
     ) -> PricedPlan:
         """Price one plan, even one that a search would not try."""
         problem = make_problem(load_model(model), load_cluster(cluster), self._assumptions, [strategy])
-        return evaluate_plan(problem, settings, num_gpus, global_batch_size)
+        plan = stated_plan(problem, [*map(Setting.of, settings)], num_gpus, global_batch_size)
+        return price_plan(problem, plan)
 
 
 def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:

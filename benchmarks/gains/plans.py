@@ -11,8 +11,9 @@ import numpy as np
 
 from dsx.notation.model import parameters
 from dsx.plans.enumerate import Arrays
+from dsx.plans.layer_layout import of_text, starts
 from dsx.plans.rules import EVEN, OPTIMAL
-from dsx.pricing.cuts import cost_columns, cuts_of_text, layers_of_stages, price_cuts
+from dsx.pricing.cuts import cost_columns, layers_of_stages, price_cuts
 from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
@@ -137,7 +138,9 @@ class _Table:
         keys = {name: column[positions] for name, column in self.space.keys.items()}
         alike = np.flatnonzero(np.logical_and.reduce([(keys | choices)[name] == n for name, n in degrees.items()]))
         positions, choices = positions[alike], {name: column[alike] for name, column in choices.items()}
-        cuts = np.repeat(cuts_of_text([stage_layers], int(self.problem.workload.stack.num_layers)), len(alike), axis=0)
+        num_layers, boundaries = int(self.problem.workload.stack.num_layers), starts(of_text(stage_layers))
+        cut = [*boundaries, *[num_layers] * (num_layers + 1 - len(boundaries))]
+        cuts = np.repeat([cut], len(alike), axis=0)
         priced = price_cuts(self.problem, self.table, Rows(np.zeros_like(positions), positions, choices), cuts)
         costs = cost_columns(priced.costs)
         margin = self.problem.assumptions_spec.memory_margin

@@ -176,7 +176,7 @@ def run_of(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: Devic
     # Between blocks: tokens that are routed to experts can be divided without sequence parallelism.
     sequence_parallel = tp > 1 and "tp" in names(layer.boundary_bytes)
     # Layers of the body alone, of which `stage_layers` also counts those before and after.
-    sizes = [int(size) for size in str(plan["stage_layers"]).split(",")] if "stage_layers" in plan else []
+    sizes = plan.layers
     first, last = len(model.first), len(model.first) + model.num_body_layers
     begins = accumulate(sizes, initial=0)
     chunks = [max(min(at + size, last) - max(at, first), 0) for at, size in zip(begins, sizes, strict=False)]

@@ -7,7 +7,7 @@ where the groups of all axes inside it do wholly. What a plan uses follows from 
 choices, so costs are added up for the two apart and put together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -19,8 +19,9 @@ from dsx.config.schema import Spec
 from dsx.config.search_path import packaged_data
 from dsx.plans.choices import BY_NAME, CHOICES, CODES, Choice
 from dsx.plans.experts import REPLICA_AXES, Columns, Truth, Whole
-from dsx.plans.layer_layout import LAYOUT
+from dsx.plans.layer_layout import LAYOUT, of_text
 from dsx.plans.placement import ORDERS, axes_in
+from dsx.plans.plan import Plan
 
 PLACEMENT = "placement"  # the feature of a placement off the rank order
 UNEVEN = "uneven stages"
@@ -88,30 +89,31 @@ def total_cost(key: Features, choices: Features) -> np.ndarray:
     return key.cost + choices.cost + off * _only(PLACEMENT)
 
 
-def features_of(plan: Mapping[str, int | str]) -> dict[str, int]:
-    """Return what each feature of a plan, or of its row, costs: choices, groups across domains, stages, placement."""
+def features_of(plan: Plan) -> dict[str, int]:
+    """Return what each feature of a plan costs: choices, groups across domains, stages, placement."""
     codes = {name: BY_NAME[name].code(plan[name]) if name in CODES else int(plan[name]) for name in READ}
     costs: dict[str, int] = {}
     for choice, cost in _costly(of_key=True) + _costly(of_key=False):
         costs[choice.name] = cost.of(choice, plan[choice.name])
         if cost.across_domains and codes[f"{choice.name}_nvs"] < codes[choice.name]:
             costs[f"{choice.name} across domains"] = cost.across_domains
-    uneven = is_uneven(str(plan.get(LAYOUT) or ""))
+    uneven = is_uneven(plan.layers)
     costs[UNEVEN] = uneven * _only(LAYOUT)
     costs[PLACEMENT] = int(total_cost(of_keys(codes), of_choices(codes, uneven))) - sum(costs.values())
     return {name: points for name, points in costs.items() if points}
 
 
-def is_uneven(stage_layers: str) -> bool:
-    """Return whether the chunks of a layout differ by more than embedding and head; not if it is empty."""
-    sizes = [*map(int, stage_layers.split(","))] if stage_layers else [0]
+def is_uneven(sizes: Sequence[int]) -> bool:
+    """Return whether the chunks of a layout differ by more than embedding and head; not if there are none."""
+    if not sizes:
+        return False
     least = min(sizes)
     return any(size != least for size in sizes[1:-1]) or max(sizes[0], sizes[-1]) > least + 1
 
 
 def uneven_of(layouts: Sequence[str]) -> np.ndarray:
-    """Return [N] which layouts `is_uneven` calls so."""
-    uneven = {layout: is_uneven(layout) for layout in {*layouts}}
+    """Return [N] which layouts, as texts of rows, `is_uneven` calls so."""
+    uneven = {layout: bool(layout) and is_uneven(of_text(layout)) for layout in {*layouts}}
     return np.array([uneven[layout] for layout in layouts], dtype=bool)
 
 

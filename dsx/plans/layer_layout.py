@@ -1,4 +1,4 @@
-"""A layer layout: how many layers each chunk of a pipeline has, and the two texts that state it.
+"""A layer layout: how many layers each chunk of a pipeline has, as numbers or in the two texts that state it.
 
 With v chunks per stage, chunk c of stage i is entry c * pp + i of a layout, c and i counted from 0. One text lists the
 layers of each chunk, "21,20,20,21" or "21,20*2,21"; embedding and head are a layer each. The other is the launcher's,
@@ -37,6 +37,9 @@ _LISTED = re.compile(r"[0-9]{1,9}(\*[0-9]{1,6})?(,[0-9]{1,9}(\*[0-9]{1,6})?)*")
 _MOST = 1_000_000  # letters of a layout; more are surely a typing error
 
 
+Layout = str | Sequence[int]  # either text, or the layers of each chunk
+
+
 class Chain(NamedTuple):
     """The layers of a model that a layout divides."""
 
@@ -56,37 +59,42 @@ class _Letter(NamedTuple):
     position: int  # in the text, from 1
 
 
-def layers_of_chunks(text: str, chain: Chain) -> tuple[int, ...]:
-    """Return the layers of each chunk of a layout in either text, embedding and head counted.
+def layers_of_chunks(layout: Layout, chain: Chain) -> tuple[int, ...]:
+    """Return the layers of each chunk of a layout, embedding and head counted.
 
-    Raises PlanError, which names the position, for a text that is none, or whose layers are not those of the chain.
+    Raises PlanError, which names the position in a text, for one that is none, or whose layers are not the chain's.
     """
-    if not _LISTED.fullmatch(text):
-        if text and text[0] in digits:  # the launcher's layouts begin with a letter
-            raise _fault(text, "expected the layers of each chunk, as in 9,8,8,9, or a layout, as in Et*8|t*8|t*8L")
-        return _launched(text, chain)
-    entries = [entry.partition("*") for entry in text.split(",")]
-    times = [int(count or 1) for _, _, count in entries]
-    if sum(times) > _MOST:
-        raise _fault(text, f"lists {sum(times):,} chunks")
-    layers = tuple(int(size) for (size, _, _), count in zip(entries, times, strict=True) for _ in range(count))
+    if isinstance(layout, str):
+        if not _LISTED.fullmatch(layout):
+            if layout and layout[0] in digits:  # the launcher's layouts begin with a letter
+                raise _fault(
+                    layout, "expected the layers of each chunk, as in 9,8,8,9, or a layout, as in Et*8|t*8|t*8L"
+                )
+            return _launched(layout, chain)
+        entries = [entry.partition("*") for entry in layout.split(",")]
+        times = [int(count or 1) for _, _, count in entries]
+        if sum(times) > _MOST:
+            raise _fault(layout, f"lists {sum(times):,} chunks")
+        layers = tuple(int(size) for (size, _, _), count in zip(entries, times, strict=True) for _ in range(count))
+    else:
+        layers = tuple(layout)
     if sum(layers) != chain.num_layers:
         counted = ", with embedding and head" if chain.num_layers > chain.body else ""
         raise _fault(
-            text, f"the chunks hold {sum(layers):,} layers, but the model has {chain.num_layers:,} layers{counted}"
+            layout, f"the chunks hold {sum(layers):,} layers, but the model has {chain.num_layers:,} layers{counted}"
         )
     return layers
 
 
-def check_stages(layers: Sequence[int], text: str, pp: int, vpp: int) -> None:
+def check_stages(layers: Sequence[int], layout: Layout, pp: int, vpp: int) -> None:
     """Raise PlanError unless a layout has a chunk for each of `vpp` rounds of `pp` stages, and each stage a layer."""
     if len(layers) != pp * vpp:
         needed = f"pp={pp} needs {pp}" if vpp == 1 else f"pp={pp} * vpp={vpp} needs {pp * vpp}"
         hint = f"; it is one of vpp={len(layers) // pp}" if len(layers) % pp == 0 else ""
-        raise _fault(text, f"has {len(layers)} chunk{'' if len(layers) == 1 else 's'}, but {needed}{hint}")
+        raise _fault(layout, f"has {len(layers)} chunk{'' if len(layers) == 1 else 's'}, but {needed}{hint}")
     for stage in range(pp):
         if not sum(layers[stage::pp]):
-            raise _fault(text, f"stage {stage + 1} of {pp} has no layer; every stage needs one")
+            raise _fault(layout, f"stage {stage + 1} of {pp} has no layer; every stage needs one")
 
 
 def predicts(text: str) -> bool:
@@ -100,8 +108,13 @@ def num_chunks(layers: Sequence[int], pp: int) -> int:
 
 
 def text_of(layers: Sequence[int]) -> str:
-    """Return the layers of chunks as the column of a plan."""
+    """Return the layers of chunks as the text of a column."""
     return ",".join(map(str, layers))
+
+
+def of_text(text: str) -> tuple[int, ...]:
+    """Return the layers of chunks that `text_of` wrote."""
+    return tuple(map(int, text.split(",")))
 
 
 def starts(layers: Sequence[int]) -> list[int]:
@@ -205,9 +218,9 @@ def _shown(letter: _Letter | None) -> str:
     return "an empty text" if letter is None else repr(letter.letter)
 
 
-def _fault(text: str, message: str, at: _Letter | None = None) -> PlanError:
+def _fault(layout: Layout, message: str, at: _Letter | None = None) -> PlanError:
     where = f"position {at.position}: " if at else ""
-    return PlanError(f"{LAYOUT}={text}: {where}{message}")
+    return PlanError(f"{LAYOUT}={layout if isinstance(layout, str) else text_of(layout)}: {where}{message}")
 
 
 def even_chunks(chain: Chain, num_stages: int, num_chunks: int, holds: StageChunks) -> tuple[range, ...]:

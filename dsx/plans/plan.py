@@ -7,6 +7,7 @@ states `vpp` too if it has several chunks per stage. A plan is well formed if it
 replica has a microbatch, and each stage has a layer. `dsx.plans.violations` says whether it also obeys the rules.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,16 @@ import numpy as np
 from dsx.errors import PlanError, SpecError, wrong
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import BY_NAME, CODES, MODEL_AXES, PLAN_COLUMNS, SEARCHED_COLUMNS, column_called, nearest_column
-from dsx.plans.layer_layout import LAYOUT, check_stages, layers_of_chunks, num_chunks, text_of
+from dsx.plans.layer_layout import (
+    LAYOUT,
+    Chain,
+    Layout,
+    check_stages,
+    layers_of_chunks,
+    num_chunks,
+    of_text,
+    text_of,
+)
 from dsx.plans.placement import ORDERS, axes_in, divisors, expert_share, fill_in_order, rank_order_shares, shares_of
 from dsx.plans.rules import DEGREES, GIVEN, PLACED, Limits, chunks_of_schedule, interleaved, nearest_of, placed
 from dsx.units import LARGEST_COUNT
@@ -39,10 +49,11 @@ class Plan(Mapping[str, Any]):
     own.
     """
 
-    columns: Mapping[str, Any]  # whole numbers and names
+    columns: Mapping[str, Any]  # whole numbers and names; `stage_layers` as numbers or as a text
 
     def __getitem__(self, column: str) -> Any:
-        return self.columns[column]
+        value = self.columns[column]
+        return text_of(value) if isinstance(value, tuple) else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.columns)
@@ -52,7 +63,7 @@ class Plan(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         complete = self.columns.keys() >= BY_NAME.keys() - {"strategy"}
-        return f"Plan({self.text!r})" if complete else f"Plan({dict(self.columns)!r})"
+        return f"Plan({self.text!r})" if complete else f"Plan({dict(self)!r})"
 
     def __str__(self) -> str:
         return self.text
@@ -84,6 +95,14 @@ class Plan(Mapping[str, Any]):
         }
 
     @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers of each chunk of its own cut, embedding and head counted; empty if the cut is even."""
+        layout = self.columns.get(LAYOUT)
+        if isinstance(layout, str):
+            return of_text(layout)
+        return tuple(layout) if isinstance(layout, Sequence) else ()
+
+    @property
     def text(self) -> str:
         """The plan as settings of the command line; values of 1 and default values are left out."""
         codes = self.codes
@@ -93,6 +112,18 @@ class Plan(Mapping[str, Any]):
         ]
         settings += [f"{axis}_nvs" for axis in DEGREES if codes[f"{axis}_nvs"] > 1]
         return " ".join(f"{setting_of(name)}={self.columns[name]}" for name in settings)
+
+
+def own_cut(plan: Plan, chain: Chain) -> tuple[int, ...]:
+    """Return the layers of each chunk of a plan's own cut of a model; empty if its cut is even.
+
+    Raises PlanError for a layout that does not match the plan or the layers of the model.
+    """
+    if (layout := plan.columns.get(LAYOUT)) is None:
+        return ()
+    layers = layers_of_chunks(layout, chain)
+    check_stages(layers, layout, plan["pp"], plan["vpp"])
+    return layers
 
 
 def stacked(plans: Sequence[Plan]) -> dict[str, np.ndarray]:
@@ -121,8 +152,36 @@ class PlanDefaults(NamedTuple):
     in_rank_order: bool = False  # whether consecutive ranks fill fast domains; else all shares are 1
 
 
-def parse_plan(
-    settings: Sequence[str],
+class Setting(NamedTuple):
+    """A column with the value that somebody states for it, or with several values of a search."""
+
+    name: str  # as people write it: "nvs.tp"
+    value: int | str | tuple[int | str, ...] | None  # a text may list several; None: a word that states no value
+
+    @classmethod
+    def of(cls, word: str) -> "Setting":
+        """Return a word of the command line, "tp=8", as a setting."""
+        name, sign, value = word.partition("=")
+        return cls(name, value if sign else None)
+
+    @property
+    def values(self) -> tuple[int | str, ...]:
+        """The values one by one."""
+        listed = self.value if isinstance(self.value, tuple) else (self.value,)
+        parts = (value.split(",") if isinstance(value, str) else [value] for value in listed if value is not None)
+        return tuple(itertools.chain.from_iterable(parts))
+
+    @property
+    def text(self) -> str:
+        """The values as the command line takes them."""
+        return ",".join(map(str, self.values))
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.text}"
+
+
+def plan_of_settings(
+    settings: Sequence[Setting],
     layers: Sequence[DerivedLayer],
     strategy: str,
     job: JobSizes,
@@ -138,23 +197,22 @@ def parse_plan(
     plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults.codes
     names = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults.codes, LAYOUT)))
     _check_names(settings, names)
-    seen: dict[str, str] = {}
-    layout = ""
+    seen: dict[str, Setting] = {}
     for setting in settings:
-        name, value = _parted(setting, names)
+        name = _name_of(setting, names)
         if name in seen:
-            raise PlanError(f"{name} is given twice: {seen[name]!r} and {setting!r}")
+            raise PlanError(f"{name} is given twice: {str(seen[name])!r} and {str(setting)!r}")
         seen[name] = setting
-        if name == LAYOUT:
-            layout = value
-        elif name in defaults.codes:
-            plan[name] = _setting(name, value)
-        else:
-            plan[_column(name)] = _number(setting, name, value)
+        if name in defaults.codes:
+            plan[name] = _setting(name, setting.text if isinstance(setting.value, tuple) else setting.value)
+        elif name != LAYOUT:
+            plan[_column(name)] = _number(setting, name)
     _check_axes(plan, layers, strategy)
     chunks: tuple[int, ...] = ()
+    layout: Layout = ()
     if LAYOUT in seen:
         limits = replace(limits, partition=GIVEN)
+        layout = _layout(seen[LAYOUT])
         chunks = layers_of_chunks(layout, limits.chain)
         plan["vpp"] = plan["vpp"] if "vpp" in seen else num_chunks(chunks, plan["pp"])
     elif "vpp" not in seen and not interleaved(plan):
@@ -175,17 +233,24 @@ def parse_plan(
     plan |= job._asdict()
     plan["num_microbatches"] = job.global_batch_size // plan["dp"] // plan["microbatch_size"]
     columns = {name: strategy if name == "strategy" else BY_NAME[name].name_of(plan[name]) for name in PLAN_COLUMNS}
-    return Plan(columns | ({LAYOUT: text_of(chunks)} if LAYOUT in seen else {}))
+    return Plan(columns | ({LAYOUT: chunks} if LAYOUT in seen else {}))
 
 
-def filled_shares(plan: Plan, settings: Sequence[str]) -> dict[str, int]:
+def _layout(setting: Setting) -> Layout:
+    """Return the numbers of a layout as they are; a layout with anything else in it is a text."""
+    listed = setting.value if isinstance(setting.value, tuple) else (setting.value,)
+    layers = tuple(size for size in listed if isinstance(size, int) and 0 <= size <= LARGEST_COUNT)
+    return layers if len(layers) == len(listed) else setting.text
+
+
+def filled_shares(plan: Plan, settings: Sequence[Setting]) -> dict[str, int]:
     """Return the shares of a fast domain, by ``nvs.tp``, that are above 1 and that no setting names."""
-    named = {setting.partition("=")[0] for setting in settings}
+    named = {setting.name for setting in settings}
     shares = {f"nvs.{axis}": share for axis, share in shares_of(plan.codes, PLACED).items()}
     return {name: share for name, share in shares.items() if share > 1 and name not in named}
 
 
-def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> dict[str, list[int | str]]:
+def fixed_settings(settings: Sequence[Setting], num_gpus: int, limits: Limits) -> dict[str, list[int | str]]:
     """Return the fixed choices of a search by column; a setting has one value or several, as in zero_stage=1,3.
 
     Raises PlanError for a value that no plan on `num_gpus` GPUs can have.
@@ -194,16 +259,15 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
     _check_names(settings, names)
     fixed: dict[str, list[int | str]] = {}
     for setting in settings:
-        name, values = _parted(setting, names)
+        name = _name_of(setting, names)
         if _column(name) in fixed:
-            raise PlanError(f"{name} is given twice; the second setting is {setting!r}")
+            raise PlanError(f"{name} is given twice; the second setting is {str(setting)!r}")
         chosen: dict[int | str, None] = {}
-        for value in values.split(","):
-            text = f"{name}={value}"
-            number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(text, name, value)
+        for value in setting.values:
+            number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(Setting(name, value), name)
             if name in DEGREES and num_gpus % number:
                 nearest = nearest_of(divisors(num_gpus), number)
-                raise PlanError(f"{text} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
+                raise PlanError(f"{name}={value} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
             if name == "pp":
                 _check_depth(number, limits)
             chosen[CODES[name][number] if name in CODES else number] = None
@@ -211,56 +275,58 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
     return fixed
 
 
-def _check_names(settings: Sequence[str], names: Sequence[str]) -> None:
+def _check_names(settings: Sequence[Setting], names: Sequence[str]) -> None:
     """Raise PlanError for columns under the names of other software, or in another case, with all that is meant."""
-    renamed: dict[str, str] = {}
+    renamed: dict[Setting, Setting] = {}
     for setting in settings:
-        name, sign, value = setting.partition("=")
-        meant = column_called(name)
-        if sign and meant in names and name not in names:
-            renamed[setting] = f"{meant}={value}"
+        meant = column_called(setting.name)
+        if setting.value is not None and meant in names and setting.name not in names:
+            renamed[setting] = setting._replace(name=meant)
     if renamed:
-        written, meant = " ".join(renamed), " ".join(renamed.values())
+        written, meant = " ".join(map(str, renamed)), " ".join(map(str, renamed.values()))
         raise PlanError(f"{written!r}: each column has one name here, in lower case: write {meant}")
 
 
-def _parted(setting: str, names: Sequence[str]) -> tuple[str, str]:
-    name, sign, value = setting.partition("=")
+def _name_of(setting: Setting, names: Sequence[str]) -> str:
+    """Return which of the `names` a setting has; raises PlanError, with what is meant, for a setting that has none."""
+    name, word = setting.name, str(setting)
     if re.search("[<>]", name):
         raise PlanError(
-            f"{setting!r} is a bound, which the option --limit of a search takes; a setting has values, such as tp=8"
+            f"{word!r} is a bound, which the option --limit of a search takes; a setting has values, such as tp=8"
         )
-    if not sign:
-        raise PlanError(f"{setting!r} is not a setting of a plan: write column=value, such as tp=8")
+    if setting.value is None:
+        raise PlanError(f"{word!r} is not a setting of a plan: write column=value, such as tp=8")
     meant = column_called(name) or name
     if meant in _OF_THE_COMMAND:
-        option = f"--{meant.replace('_', '-')} {value}"
-        raise PlanError(f"{setting!r}: {meant} is no setting of a plan; it is given beside the plan, as {option}")
+        option = f"--{meant.replace('_', '-')} {setting.text}"
+        raise PlanError(f"{word!r}: {meant} is no setting of a plan; it is given beside the plan, as {option}")
     if meant == _FOLLOWS:
-        raise PlanError(f"{setting!r}: {BY_NAME[_FOLLOWS].rule}; set these instead")
+        raise PlanError(f"{word!r}: {BY_NAME[_FOLLOWS].rule}; set these instead")
     if name not in names and (share := f"nvs.{name.removesuffix('_nvs')}") in names:
         name = share  # the column of a result set
     if name == LAYOUT and name not in names:
-        raise PlanError(f"{setting!r}: a search cuts the layers itself; dsx evaluate prices a layout")
+        raise PlanError(f"{word!r}: a search cuts the layers itself; dsx evaluate prices a layout")
     if name not in names:
         raise PlanError(f"unknown setting {name!r}{nearest_column(name, names)} (known: {', '.join(names)})")
-    return name, value
+    return name
 
 
-def _number(setting: str, name: str, value: str) -> int:
-    # The largest count has ten digits; more do not fit into a column of a result set.
-    number = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
-    if " " in value.strip():
-        raise PlanError(f"{setting!r} is several settings: give each by itself")
-    if not value:
-        raise PlanError(f"{setting!r} has no value: write column=value, such as tp=8")
-    if not 1 <= number <= LARGEST_COUNT:
-        raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}")
-    return number
+def _number(setting: Setting, name: str) -> int:
+    value = setting.value
+    if isinstance(value, str):
+        if " " in value.strip():
+            raise PlanError(f"{str(setting)!r} is several settings: give each by itself")
+        if not value:
+            raise PlanError(f"{str(setting)!r} has no value: write column=value, such as tp=8")
+        # The largest count has ten digits; more do not fit into a column of a result set.
+        value = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+    if not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
+        raise PlanError(f"{str(setting)!r}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}")
+    return value
 
 
-def _setting(name: str, value: str) -> int:
-    return _code(name, int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
+def _setting(name: str, value: object) -> int:
+    return _code(name, int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]{1,18}", value) else value)
 
 
 def _code(name: str, value: object) -> int:

@@ -30,7 +30,6 @@ from dsx.cost.interval import Room, StepInterval, plan_facts, room, sources_like
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload, pipeline_at
-from dsx.errors import PlanError
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import NUM_STAGES, in_every_pass
 from dsx.plans.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
@@ -340,20 +339,6 @@ def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
     texts = np.empty(len(first), dtype=object)
     texts[:] = [",".join(str(size) for size in row if size) for row in np.diff(cuts[first], axis=1).tolist()]
     return texts[which]
-
-
-def cuts_of_text(texts: list[str], num_layers: int) -> np.ndarray:
-    """Return the [N, L + 1] boundaries of cuts that `layers_of_stages` wrote.
-
-    Raises PlanError if the stages of a text do not hold `num_layers` layers.
-    """
-    cuts = np.full((len(texts), num_layers + 1), num_layers)
-    for cut, text in zip(cuts, texts, strict=True):
-        ends = np.cumsum([0, *map(int, text.split(","))])
-        if ends[-1] != num_layers:
-            raise PlanError(f"stages of {text} layers hold {ends[-1]:,} layers, but the model has {num_layers:,}")
-        cut[: len(ends)] = ends
-    return cuts
 
 
 def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:

@@ -28,9 +28,9 @@ from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, NAMED
 from dsx.plans.codes import first_searched, searched_values
 from dsx.plans.enumerate import Arrays
 from dsx.plans.frameworks import broken
-from dsx.plans.layer_layout import LAYOUT, check_stages, layers_of_chunks, text_of
+from dsx.plans.layer_layout import LAYOUT, of_text
 from dsx.plans.placement import shares_on_tiers
-from dsx.plans.plan import JobSizes, Plan, PlanDefaults, filled_shares, parse_plan
+from dsx.plans.plan import JobSizes, Plan, PlanDefaults, Setting, own_cut, plan_of_settings
 from dsx.plans.rules import GIVEN, optimal_cut_covers
 from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES, Violation, violations
 from dsx.pricing.cuts import (
@@ -198,21 +198,12 @@ class PricedPlan:
     filled: Mapping[str, int] = field(default_factory=dict)
 
 
-def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> PricedPlan:
-    """Price the plan that `settings` describe, even if it breaks rules; the problem has one strategy.
+def stated_plan(problem: Problem, settings: Sequence[Setting], num_gpus: int, global_batch_size: int) -> Plan:
+    """Return the plan that `settings` describe, even if it breaks rules; the problem has one strategy.
 
-    `default_placement` of the assumption set decides the shares of a fast domain that no setting names. If the problem
-    has optimal cuts, so does the plan. Raises PlanError if the plan is not well formed.
-    """
-    plan = stated_plan(problem, settings, num_gpus, global_batch_size)
-    return replace(price_plan(problem, plan), filled=filled_shares(plan, settings))
-
-
-def stated_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> Plan:
-    """Return the plan that `settings` describe, without a price; as `evaluate_plan`.
-
-    Where the assumption set is resolved for a framework that does not run a value that no setting names, the plan has
-    the first that it runs.
+    `default_placement` of the assumption set decides the shares of a fast domain that no setting names. Where the
+    assumption set is resolved for a framework that does not run a value that no setting names, the plan has the first
+    that it runs. Raises PlanError if the plan is not well formed.
     """
     problem.check_sizes([num_gpus])
     codes = {name: first_searched(problem.workload.searched, BY_NAME[name]) for name in SEARCHED_COLUMNS}
@@ -220,14 +211,14 @@ def stated_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global
 
     def plan_with(codes: dict[str, int]) -> Plan:
         defaults = PlanDefaults(codes, in_rank_order=problem.assumptions_spec.default_placement == "rank_order")
-        return parse_plan(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
+        return plan_of_settings(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
 
     plan = plan_with(codes)
     of_framework = _defaults_of_framework(problem, plan, settings)
     return plan_with(codes | of_framework) if of_framework else plan
 
 
-def _defaults_of_framework(problem: Problem, plan: Plan, settings: Sequence[str]) -> dict[str, int]:
+def _defaults_of_framework(problem: Problem, plan: Plan, settings: Sequence[Setting]) -> dict[str, int]:
     """Return the values, as codes, that a plan has in place of those that no setting names and its framework lacks."""
     framework = problem.assumptions_spec.of_framework
     if isinstance(framework, str):
@@ -236,7 +227,7 @@ def _defaults_of_framework(problem: Problem, plan: Plan, settings: Sequence[str]
     box = min(boxes, key=lambda box: len(broken(box, plan)), default=None)
     if box is None:
         return {}
-    named = {setting.partition("=")[0] for setting in settings}
+    named = {setting.name for setting in settings}
     lacked = [name for name in broken(box, plan) if name in SEARCHED_COLUMNS and name in box.fix and name not in named]
     return {name: BY_NAME[name].code(box.fix[name][0]) for name in lacked}
 
@@ -248,11 +239,8 @@ def price_plan(problem: Problem, plan: Plan) -> PricedPlan:
     and that of such a plan is known, and even if not. Raises PlanError for a cut that does not match the plan.
     """
     kinds, limits, codes = problem.kinds[0], problem.limits(), plan.codes
-    layers: tuple[int, ...] = ()
-    if (layout := plan.get(LAYOUT)) is not None:
+    if layers := own_cut(plan, limits.chain):
         limits = replace(limits, partition=GIVEN)
-        layers = layers_of_chunks(str(layout), limits.chain)
-        check_stages(layers, str(layout), codes["pp"], codes["vpp"])
     problem = _searching_only(problem, codes)
     columns = _columns(problem, codes)
     if not layers and problem.optimal_cuts and bool(optimal_cut_covers(codes["schedule"])):
@@ -275,10 +263,8 @@ def price_plan(problem: Problem, plan: Plan) -> PricedPlan:
     fits = not any(violation.reason in (MEMORY, HOST_MEMORY, VANISHES) for violation in broken)
     if not _whole(problem, codes, costs["mfu"], broken):
         costs |= dict.fromkeys(_SPEEDS, math.nan)
-    if layers:
-        columns[LAYOUT] = np.array([text_of(layers)], dtype=object)
     stages = stages_of_plan(problem, columns, layers) if layers else ()
-    return PricedPlan(named_row(problem, columns, 0), costs, fits, tuple(broken), stages)
+    return PricedPlan(named_row(problem, columns, 0, layers), costs, fits, tuple(broken), stages)
 
 
 def _whole(problem: Problem, codes: Mapping[str, int], mfu: float, broken: Sequence[Violation]) -> bool:
@@ -304,8 +290,8 @@ def _priced(problem: Problem, columns: Arrays, layers: Sequence[int]) -> StepCos
     return price_chunks(problem, *rows_of_plans(problem, columns), boundaries)
 
 
-def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
-    """Return the plan of one row, with its candidate id, and its layer layout if the row has one.
+def named_row(problem: Problem, columns: Arrays, row: int, layers: tuple[int, ...] = ()) -> Plan:
+    """Return the plan of one row, with its candidate id, and with the layers of its chunks if it has a cut of its own.
 
     On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between fast domain and
     outermost tier.
@@ -314,7 +300,7 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
     codes = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
     tiers = shares_on_tiers(codes, problem.cluster.network, problem.expert_axes[codes["strategy"]])
     values = {name: names[name][value] if name in NAMED else value for name, value in codes.items()} | tiers
-    return Plan(values | ({LAYOUT: columns[LAYOUT][row]} if LAYOUT in columns else {}))
+    return Plan(values | ({LAYOUT: layers} if layers else {}))
 
 
 def columns_of(problem: Problem, plan: Plan) -> Arrays:
@@ -328,7 +314,7 @@ def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
     """Return the feasible rows of a search as records, in the form of a printed evaluation."""
     costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
     return [
-        {"plan": named_row(problem, rows, row)}
+        {"plan": named_row(problem, rows, row, of_text(rows[LAYOUT][row]) if LAYOUT in rows else ())}
         | {name: float(rows[name][row]) for name in costs}
         | {"fits": True, "reject": []}
         for row in range(len(rows["candidate"]))

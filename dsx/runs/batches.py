@@ -266,8 +266,7 @@ def _batch(members: Sequence[_Member]) -> Batch:
     ]
     boundaries = None
     if LAYOUT in setups[0].plan:
-        layouts = [([*map(int, setup.plan[LAYOUT].split(","))], setup.plan["pp"]) for setup in setups]
-        rounds = [boundaries_of(layers, pp) for layers, pp in layouts]
+        rounds = [boundaries_of(setup.plan.layers, setup.plan["pp"]) for setup in setups]
         # Of a setup with fewer stages the last ones have no layer.
         deepest = max(of_setup.shape[1] for of_setup in rounds)
         boundaries = np.stack([pad(of_setup, deepest) for of_setup in rounds]).astype(np.float64)

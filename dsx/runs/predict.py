@@ -19,7 +19,6 @@ from dsx.config.evidence import TrainedOnSpec
 from dsx.config.model_file import has_experts
 from dsx.cost.interval import Likeness, PlanFacts, likeness, plan_facts, sources_like, step_interval, thinness, unlike
 from dsx.plans.choices import CHOICES, MAIN, NONE, REGION_NAMES, value_of
-from dsx.plans.layer_layout import LAYOUT
 from dsx.runs.batches import batches, counted_memory, price
 from dsx.runs.setups import ALLOCATED, RESERVED, Setup, Setups, measured_bytes, measured_step_time
 from dsx.runs.table import MeasuredRun, UnmodelledReason
@@ -208,7 +207,7 @@ def group_of(setup: Setup) -> Hashable:
 
 def layout_of(setup: Setup) -> Hashable:
     """Return the configuration of a setup: its plan, sequence parallelism, kernels."""
-    return (*setup.plan.codes.values(), setup.plan.get(LAYOUT), setup.sp, setup.fused_attention, setup.unfused)
+    return (*setup.plan.codes.values(), setup.plan.layers, setup.sp, setup.fused_attention, setup.unfused)
 
 
 def facts_of(setups: Sequence[Setup], thin: np.ndarray | int = 0) -> PlanFacts:

@@ -29,7 +29,7 @@ from dsx.config.cluster_file import peak_flops as device_peak
 from dsx.config.model_file import ModelSpec
 from dsx.errors import PlanError, SpecError
 from dsx.plans.choices import BY_NAME, CHOICES, MAIN, REGION_NAMES, value_of
-from dsx.plans.layer_layout import LAYOUT, check_stages, layers_of_chunks, text_of
+from dsx.plans.layer_layout import LAYOUT, check_stages, layers_of_chunks
 from dsx.plans.placement import ORDERS, axes_in, fill_in_order
 from dsx.plans.plan import Plan
 from dsx.runs.complete import check_possible, fill
@@ -161,7 +161,7 @@ def _setup(run: MeasuredRun, catalogue: _Catalogue) -> Setup:
     model: ModelSpec = catalogue.model(sizes, values["seq"])
     precision = _by_prefix(values["precision"], PRECISIONS, "precision")
     recompute, schedule = _recompute(values["recompute"]), _schedule(run)
-    layout = {} if values["stage_layers"] is None else {LAYOUT: _layout(values, model)}
+    layout = {} if values["stage_layers"] is None else {LAYOUT: _layers(values, model)}
     if values["vpp"] > 1 and schedule not in _INTERLEAVED and values["vpp"] != _CHUNKS[schedule]:
         detail = f"schedule={schedule}, vpp={values['vpp']}"
         raise UnmodelledError("vpp with a schedule that has no virtual stages", detail)
@@ -246,14 +246,14 @@ def _plan(values: Values, choices: Mapping[str, object], domain: int) -> Plan:
     return Plan(plan | {f"{axis}_nvs": share for axis, share in shares.items()} | dict(choices))
 
 
-def _layout(values: Values, model: ModelSpec) -> str:
-    """Return the layer layout that a row states."""
+def _layers(values: Values, model: ModelSpec) -> tuple[int, ...]:
+    """Return the layers of each chunk of the layout that a row states."""
     try:
         layers = layers_of_chunks(values["stage_layers"], chain_of(model))
         check_stages(layers, values["stage_layers"], values["pp"], values["vpp"])
     except PlanError as error:
         raise UnmodelledError("stage_layers are no layout of the run", str(error)) from None
-    return text_of(layers)
+    return layers
 
 
 def _stated_columns(run: MeasuredRun, read: Iterable[str], filled: Iterable[str], values: Values) -> set[str]:

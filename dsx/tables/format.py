@@ -55,18 +55,16 @@ def shares(parts: Sequence[float], total: float) -> list[str]:
     return [f"{value} %" for value in percent]
 
 
-def cut_text(stage_layers: str | None, between: str = " ") -> str:
-    """Return the layers of the stages, equal neighbours as one entry: "20 21*6 20"; "even" without a layout."""
-    if stage_layers is None:
-        return "even"
-    groups = [(size, len(list(group))) for size, group in itertools.groupby(stage_layers.split(","))]
-    return between.join(size if count == 1 else f"{size}*{count}" for size, count in groups)
+def cut_text(layers: Sequence[int], between: str = " ") -> str:
+    """Return the layers of the stages, equal neighbours as one entry: "20 21*6 20"; "even" for none."""
+    groups = [(size, len(list(group))) for size, group in itertools.groupby(layers)]
+    return between.join(f"{size}" if count == 1 else f"{size}*{count}" for size, count in groups) or "even"
 
 
 def whole_plan_text(plan: Plan) -> str:
     """Return a plan as settings of the command line, with the layers of its stages where it has a cut of its own."""
-    layout = plan.get(LAYOUT) if plan["pp"] > 1 else None
-    return plan.text if layout is None else f"{plan.text} {LAYOUT}={cut_text(layout, ',')}"
+    layers = plan.layers if plan["pp"] > 1 else ()
+    return f"{plan.text} {LAYOUT}={cut_text(layers, ',')}" if layers else plan.text
 
 
 def quantity(name: str, value: float) -> str:

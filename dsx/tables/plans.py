@@ -253,8 +253,8 @@ def with_choices(
     plans: Sequence[Priced], header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
 ) -> str:
     """Return a table with all choices of each plan in its row, or in lines below it if the table is too wide."""
-    cut = any("stage_layers" in plan["plan"] for plan in plans)
-    texts = [[*([cut_text(plan["plan"].get("stage_layers"))] if cut else []), plan["plan"].text] for plan in plans]
+    cut = any(plan["plan"].layers for plan in plans)
+    texts = [[*([cut_text(plan["plan"].layers)] if cut else []), plan["plan"].text] for plan in plans]
     titles = [*header, *(["layers of stages"] if cut else []), "plan"]
     text = [titles.index(name) for name in ("cluster", "strategy", "layers of stages", "plan") if name in titles]
     wide = table(titles, [[*row, *below] for row, below in zip(rows, texts, strict=True)], text=text)
@@ -264,7 +264,7 @@ def with_choices(
     narrow, of_rows = lines[: -len(rows)], lines[-len(rows) :]
     for line, plan in zip(of_rows, plans, strict=True):
         has_stages = cut and plan["plan"]["pp"] > 1
-        layers = f"; layers of stages: {cut_text(plan['plan'].get('stage_layers'))}" if has_stages else ""
+        layers = f"; layers of stages: {cut_text(plan['plan'].layers)}" if has_stages else ""
         narrow += [line, wrapped(f"{plan['plan'].text}{layers}", "   ", "  ")]
     return "\n".join(narrow)
 
@@ -340,10 +340,10 @@ def choices_text(name: str, plan: Plan) -> str:
 def stated_lines(plan: Plan, indent: str) -> list[str]:
     """Return the strategy, the choices and the layers of the stages of a plan, wrapped."""
     lines = [f"{printable(plan['strategy'])}: {plan.text}"]
-    if "stage_layers" in plan and plan["pp"] > 1:
-        layers = f"stage_layers={cut_text(plan['stage_layers'], ',')}"
+    if plan.layers and plan["pp"] > 1:
+        layers = f"stage_layers={cut_text(plan.layers, ',')}"
         short = len(layers) <= WIDTH - len(indent)  # else it would not be one word of the command line
-        lines.append(layers if short else f"layers of stages: {cut_text(plan['stage_layers'])}")
+        lines.append(layers if short else f"layers of stages: {cut_text(plan.layers)}")
     return [wrapped(line, indent) for line in lines]
 
 

@@ -18,7 +18,6 @@ from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, STAGES, problem_of
 from dsx.layer_table.solver import TablePlan, smallest, solve
 from dsx.plans.choices import BY_NAME
 from dsx.plans.frameworks import Limitation
-from dsx.plans.layer_layout import LAYOUT, layers_of_chunks
 from dsx.plans.plan import Plan, fixed_settings
 from dsx.plans.rules import OPTIMAL, OPTIMAL_SCHEDULES, optimal_cut_covers
 from dsx.pricing.one_plan import PlanStage, columns_of, stages_of_plan
@@ -183,9 +182,8 @@ def partition(
     if not answer.plans:
         raise NothingFeasible(why_nothing_fits(spaces, base, fixed, limits, watch).why)
     (plan,) = answer.plans
-    layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
     left_out = request.left_out(spaces.counted.strategies)
-    cut = stages_of_plan(problem, columns_of(problem, plan["plan"]), layers)
+    cut = stages_of_plan(problem, columns_of(problem, plan["plan"]), plan["plan"].layers)
     return Partition(job, problem, request, left_out, plan, cut, answer.counts, fixed, limits)
 
 

@@ -8,7 +8,8 @@ says what they mean.
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,10 +22,10 @@ from dsx.config.what_if import is_field
 from dsx.errors import InputError, PlanError, SpecError, did_you_mean
 from dsx.plans.choices import SEARCHED_COLUMNS
 from dsx.plans.layer_layout import LAYOUT, predicts
-from dsx.plans.plan import SHARES, SIZES, setting_of
+from dsx.plans.plan import SHARES, SIZES, Plan, Setting, filled_shares, setting_of
 from dsx.plans.rules import DEGREES, EVEN, OPTIMAL
 from dsx.plans.violations import VANISHES, strategy_reasons, violations
-from dsx.pricing.one_plan import PricedPlan, evaluate_plan, stated_plan
+from dsx.pricing.one_plan import PricedPlan, price_plan, stated_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import warn
 from dsx.results.set_columns import COLUMNS, CUT
@@ -34,11 +35,10 @@ from dsx.verbs.job import Job, checked
 _HERE = {"selective": "core-attention"}  # the same as here, in words that are of no framework
 
 
-def check_words(settings: Iterable[str], assumptions: AssumptionsSpec) -> None:
-    """Raise InputError for a setting whose value means another thing in the stack of an assumption set.
+def check_words(settings: Iterable[Setting], assumptions: AssumptionsSpec) -> None:
+    """Raise InputError for a setting with a value that means another thing in the stack of an assumption set.
 
-    `settings` are columns with their values, one or several with commas: "tp=1,2". Raises SpecError for a word of
-    the stack that is not known, or that has no other name here.
+    Raises SpecError for a word of the stack that is not known, or that has no other name here.
     """
     try:
         stack = None if assumptions.stack is None else load_stack(assumptions.stack)
@@ -47,7 +47,7 @@ def check_words(settings: Iterable[str], assumptions: AssumptionsSpec) -> None:
     if stack is None:
         return
     words = recompute_words() if stack.words else {}
-    by_column = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+    by_column = {setting.name: setting.values for setting in settings}
     for column, meanings in stack.words.items():
         place = f"stack {stack.name!r}: words.{column}"
         for value, word in meanings.items():
@@ -57,7 +57,7 @@ def check_words(settings: Iterable[str], assumptions: AssumptionsSpec) -> None:
             if word not in words:
                 near = did_you_mean(word, words)
                 raise SpecError(f"{place}.{value}: unknown word {word!r}{near} (known: {', '.join(words)})")
-        for value in by_column.get(column, "").split(","):
+        for value in map(str, by_column.get(column, ())):
             if value in meanings:
                 meant = words[meanings[value]]
                 stored = 100 * meant.stored_share
@@ -71,16 +71,17 @@ def check_words(settings: Iterable[str], assumptions: AssumptionsSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A plan as settings, the job that it is of, and the problem that prices it."""
+    """A plan, the job that it is of, and the problem that prices it."""
 
     job: Job
     problem: Problem
-    settings: list[str]  # as the shell takes them: "tp=8", "nvs.tp=8"
+    plan: Plan
+    filled: Mapping[str, int]  # shares of a fast domain that nobody states, as of `PricedPlan`
     cut: str  # how searches of its job divide layers
 
     def priced(self) -> PricedPlan:
         """Return the plan with its costs, even if it breaks rules or does not fit."""
-        return evaluate_plan(self.problem, self.settings, self.job.num_gpus, self.job.global_batch_size)
+        return replace(price_plan(self.problem, self.plan), filled=self.filled)
 
 
 def plan_request(
@@ -96,19 +97,21 @@ def plan_request(
     as_settings = given_plan(plan, choices, job)
     settings, cut = as_settings.cut(partition)
     job = as_settings.of_job(job)
-    problem = _problem_of(job, settings, as_settings.strategy if strategy is None else strategy, cut)
-    return PlanRequest(job, problem, settings, cut)
+    problem, stated = _problem_of(job, settings, as_settings.strategy if strategy is None else strategy, cut)
+    return PlanRequest(job, problem, stated, filled_shares(stated, settings), cut)
 
 
-def _problem_of(job: Job, settings: Sequence[str], strategy: str | None, partition: str) -> Problem:
-    """Return the problem of a plan under `strategy`.
+def _problem_of(job: Job, settings: Sequence[Setting], strategy: str | None, partition: str) -> tuple[Problem, Plan]:
+    """Return the problem of a plan under `strategy`, with the plan.
 
     If that is None: under the first of the default strategies that takes the plan and whose rules it keeps, else under
     the first of all. They are those of the assumption set that the framework of the job runs or, if it runs none of
     them, those of the framework.
     """
+    sizes = job.num_gpus, job.global_batch_size
     if strategy is not None:
-        return job.problem(strategy, partition)
+        problem = job.problem(strategy, partition)
+        return problem, stated_plan(problem, settings, *sizes)
     assumptions, framework = job.assumptions, job.assumptions.of_framework
     usual = [assumptions.default_strategy, *assumptions.other_strategies]
     run = None if isinstance(framework, str) else framework.strategies(has_experts(job.model.dimensions))
@@ -117,14 +120,13 @@ def _problem_of(job: Job, settings: Sequence[str], strategy: str | None, partiti
     for name in (first, *further):
         with suppress(InputError):  # a model whose layers have no such strategy, a degree that it does not divide by
             candidate = problem if name == first else job.problem(name, partition)
-            columns = stated_plan(candidate, settings, job.num_gpus, job.global_batch_size)
-            layers = candidate.kinds[0]
+            plan, layers = stated_plan(candidate, settings, *sizes), candidate.kinds[0]
             # Of the strategy, and that every rank has some of all sizes.
             rules = {reason.name for layer in layers for reason in strategy_reasons(layer)} | {VANISHES.name}
-            broken = violations(columns, layers, candidate.model.dimensions, candidate.limits())
+            broken = violations(plan, layers, candidate.model.dimensions, candidate.limits())
             if not any(violation.reason.name in rules for violation in broken):
-                return candidate
-    return problem
+                return candidate, plan
+    return problem, stated_plan(problem, settings, *sizes)
 
 
 class Row(Protocol):
@@ -146,15 +148,17 @@ _NO_SETTINGS = {column.name for column in (*COLUMNS, CUT)} - {*_SETTABLE}
 class GivenPlan(NamedTuple):
     """A plan as settings, with its strategy and the layer layout that it was priced with."""
 
-    settings: list[str]  # as the shell takes them: "tp=8", "nvs.tp=8"
+    settings: list[Setting]
     strategy: str | None  # None if the plan has none
-    layout: str | None = None  # of a mapping or a row; None if it has none
+    layout: Setting | None = None  # of a mapping or a row; None if it has none
 
     @property
-    def _stated_layout(self) -> str | None:
-        return next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
+    def _stated_layout(self) -> Setting | None:
+        return next(
+            (setting for setting in self.settings if setting.name == LAYOUT and setting.value is not None), None
+        )
 
-    def cut(self, partition: str | None) -> tuple[list[str], str]:
+    def cut(self, partition: str | None) -> tuple[list[Setting], str]:
         """Return the settings of a plan that is priced alone, and how searches of its job divide layers.
 
         The plan keeps its layout unless `partition` asks for another cut. Raises InputError if a setting states a
@@ -162,14 +166,15 @@ class GivenPlan(NamedTuple):
         """
         layout = self._stated_layout
         if partition is not None and layout is not None:
-            raise InputError(f"{layout!r} states a layer layout, and partition {partition} another: leave out one")
-        if partition is not None or (layout is None and self.layout is None):
+            raise InputError(f"{str(layout)!r} states a layer layout, and partition {partition} another: leave out one")
+        if partition is not None or (layout or self.layout) is None:
             return self.settings, partition or EVEN
-        return self.settings if layout else [*self.settings, f"{LAYOUT}={self.layout}"], OPTIMAL
+        return self.settings if layout or self.layout is None else [*self.settings, self.layout], OPTIMAL
 
     def of_job(self, job: Job) -> Job:
         """Return the job of the plan: a layout with a layer of multi-token prediction trains a model with one."""
-        if job.model.num_prediction_layers or not predicts((self._stated_layout or "").removeprefix(f"{LAYOUT}=")):
+        layout = self._stated_layout
+        if job.model.num_prediction_layers or layout is None or not predicts(layout.text):
             return job
         warn(
             f"the layout has m, a layer of multi-token prediction, so {job.model.name} is priced with one, as "
@@ -192,12 +197,13 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: Job) -
         if not all(isinstance(setting, str) for setting in plan):
             raise _no_plan(plan)
         words = plan.split() if isinstance(plan, str) else " ".join(plan).split()
-        settings = [*words, *_settings(choices)]
+        settings = [*map(Setting.of, words), *_settings(choices)]
         check_words(settings, job.assumptions)
         return GivenPlan(settings, None)
     if plan is not None and not hasattr(plan, "items"):
         raise _no_plan(plan)
-    columns = {str(name): value for name, value in plan.items()} if plan is not None else {}
+    items = () if plan is None else plan.columns.items() if isinstance(plan, Plan) else plan.items()
+    columns = {str(name): value for name, value in items}
     of_job = [name for name in _OF_THE_JOB if name in columns]
     # A plan of a search has the values of dsx.
     check_words(_settings(choices if of_job else {**columns, **choices}), job.assumptions)
@@ -211,7 +217,7 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: Job) -
         _settings({**chosen, **choices}),
         None if strategy is None else str(strategy),
         # A row of a frame that mixes cuts has no text where its cut is even.
-        _text(LAYOUT, layout) if isinstance(layout, str | Sequence) else None,
+        Setting(LAYOUT, _value(LAYOUT, layout)) if isinstance(layout, str | Sequence) else None,
     )
 
 
@@ -228,22 +234,24 @@ def _is_result(name: str, columns: Mapping[str, object]) -> bool:
     return axis in DEGREES and all(f"{other}_{tier}" in columns for other in DEGREES)
 
 
-def _settings(columns: Mapping[str, object]) -> list[str]:
-    return [f"{setting_of(name)}={_text(name, value)}" for name, value in columns.items()]
+def _settings(columns: Mapping[str, object]) -> list[Setting]:
+    return [Setting(setting_of(name), _value(name, value)) for name, value in columns.items()]
 
 
-def _text(name: str, value: object) -> str:
-    """Return the value of a column as the shell takes it; a purely numeric row has its integers as floats."""
+def _value(name: str, value: object) -> int | str | tuple[int | str, ...]:
+    """Return the value of a column as a setting has it; a purely numeric row has its integers as floats."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
+    if (isinstance(value, float) and value.is_integer()) or (isinstance(value, int) and not isinstance(value, bool)):
+        return int(value)
     if isinstance(value, bytes | bytearray):
         raise PlanError(f"{name}={value!r}: bytes are no value; give a number or a text, as in tp=8 recompute='full'")
     if isinstance(value, Set):
         value = sorted(value, key=str)  # in the same order every time
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(_text(name, item) for item in value)
+        items = (_value(name, item) for item in value)
+        values = tuple(chain.from_iterable(item if isinstance(item, tuple) else (item,) for item in items))
+        return values[0] if len(values) == 1 else values or ""
     return str(value)
 
 

@@ -23,6 +23,7 @@ from dsx.config.what_if import varied_field
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible, SpecError, file_path
 from dsx.plans.enumerate import Arrays
 from dsx.plans.frameworks import read_framework
+from dsx.plans.plan import Setting
 from dsx.plans.violations import MEMORY
 from dsx.pricing.cuts import CandidateCounts, column_names
 from dsx.pricing.measured_share import coverage, idle_rows
@@ -281,7 +282,7 @@ class SweepRun:
         if spec.framework is not None:
             inputs = inputs.run_by(read_framework(spec.framework, spec.file))
         other_clusters = [load_cluster(cluster, overrides["cluster"], spec.file) for cluster in further]
-        check_words([f"{name}={','.join(map(str, values))}" for name, values in spec.fix.items()], inputs.assumptions)
+        check_words([Setting(name, tuple(values)) for name, values in spec.fix.items()], inputs.assumptions)
         self.inputs = [inputs]
         for cluster in other_clusters:
             assumed = of_its_framework(inputs.assumptions, cluster.device.family, inputs.near)

@@ -19,14 +19,14 @@ from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.syntax import AXES
 from dsx.notation.work import derive, layers_hash
 from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
-from dsx.plans.layer_layout import LAYOUT, Chain, check_stages, layers_of_chunks
+from dsx.plans.layer_layout import LAYOUT, Chain
 from dsx.plans.placement import ORDERS, axes_in, expert_share, rank_order_shares, replicas_spanned, units
-from dsx.plans.plan import Plan
+from dsx.plans.plan import Plan, own_cut
 from dsx.plans.ranks import rank_grid
 from dsx.plans.rules import GIVEN, placed
 from dsx.plans.violations import for_plan, violations
 from dsx.pricing.measured_share import measured_ratios
-from dsx.pricing.one_plan import price_plan, stated_plan
+from dsx.pricing.one_plan import price_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress, warn
 from dsx.text import Data, DataView
@@ -144,11 +144,10 @@ def write(
         return _write(problem, priced.plan, broken_rules(priced), options, durations)
     if request.cut == "optimal" and partition is not None:
         raise InputError("partition optimal: the optimal cut needs times, so a cluster (--cluster) and durations")
-    traced = stated_plan(problem, request.settings, request.job.num_gpus, request.job.global_batch_size)
-    limits = problem.limits()
+    traced, limits = request.plan, problem.limits()
     if problem.cluster.name == ONE_DOMAIN["name"]:
         limits = replace(limits, nvs_size=int(placed(traced)))  # no machine: a domain is what the plan fills
-    if traced.get(LAYOUT) is not None:
+    if traced.layers:
         limits = replace(limits, partition=GIVEN)
     breaches = violations(traced, problem.kinds[0], problem.model.dimensions, limits)
     if slow:
@@ -245,21 +244,16 @@ def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portab
     (model,) = problem.models
     codes = plan.codes
     layers = tuple(layer for layer, count in model.layers for _ in range(count))
-    limits = problem.limits()
-    stage_layers = None
-    if (layout := plan.get(LAYOUT)) is not None:
-        stage_layers = layers_of_chunks(str(layout), limits.chain)
-        check_stages(stage_layers, str(layout), codes["pp"], codes["vpp"])
-    network = problem.cluster.network
+    chain, network = problem.limits().chain, problem.cluster.network
     return TracedPlan(
         layers=layers,
-        chain=limits.chain,
+        chain=chain,
         dimensions=problem.model.dimensions,
         sequence_length=problem.sequence_length,
         columns=codes,
         grid=rank_grid(codes, problem.nvs_size, problem.expert_axes[0], units(network)),
         assumptions=for_plan(problem.assumptions_spec, codes),
-        stage_layers=stage_layers,
+        stage_layers=own_cut(plan, chain) or None,
         forward_only=forward_only,
         portable=portable,
     )

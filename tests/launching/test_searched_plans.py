@@ -6,6 +6,7 @@ import pytest
 from launching import flag_readers
 from launching.random_plans import ASSUMED, DEVICE, problem_of, requests
 from laws.spaces import SYSTEM
+from priced import evaluate_plan
 from validation.cases import cluster_spec
 from verbs.small import model_of
 
@@ -16,7 +17,7 @@ from dsx.launching.request import run_of
 from dsx.launching.writers import FRAMEWORKS, launch_files, refused
 from dsx.plans.frameworks import read_framework
 from dsx.plans.violations import for_plan
-from dsx.pricing.one_plan import evaluate_plan, price_plan
+from dsx.pricing.one_plan import price_plan
 from dsx.pricing.problem import make_problem
 
 DENSE = model_of(

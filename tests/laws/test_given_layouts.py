@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import DIMENSIONS, SYSTEM
+from priced import evaluate_plan
 from validation.cases import cluster_spec
 from verbs.small import model_of
 
@@ -15,7 +16,6 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
 from dsx.cost.context import StepCosts
 from dsx.plans.rules import RULES
-from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.problem import make_problem
 
 EXACT = 1e-9

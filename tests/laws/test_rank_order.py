@@ -11,11 +11,12 @@ from itertools import pairwise
 
 import pytest
 from laws.spaces import hardware, on, problem_of
+from priced import evaluate_plan
 
 import dsx
 from dsx.plans.placement import ORDERS
 from dsx.pricing.keys import price_keys
-from dsx.pricing.one_plan import PricedPlan, evaluate_plan, price_plan
+from dsx.pricing.one_plan import PricedPlan, price_plan
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
 

@@ -18,6 +18,7 @@ from laws.spaces import (
     problem_of,
     space_of,
 )
+from priced import evaluate_plan
 from search.sweeps import run, study_of
 
 from dsx.cost.context import StepCosts
@@ -25,7 +26,6 @@ from dsx.plans.choices import CODES, SEARCHED_COLUMNS
 from dsx.plans.rules import PLACED
 from dsx.pricing.cuts import candidate_columns, joined
 from dsx.pricing.keys import price_keys
-from dsx.pricing.one_plan import evaluate_plan
 from dsx.search.spaces import Space
 from dsx.search.sweep import Sweep, search_of
 

@@ -21,8 +21,9 @@ from dsx.plans.features import (
     of_keys,
     total_cost,
 )
+from dsx.plans.layer_layout import of_text
 from dsx.plans.placement import ORDERS, axes_in
-from dsx.plans.plan import fixed_settings
+from dsx.plans.plan import Plan, Setting, fixed_settings
 from dsx.plans.rules import Limits
 
 PLAIN = {name: BY_NAME[name].default for name in PLAN_COLUMNS}
@@ -48,11 +49,11 @@ PLAIN = {name: BY_NAME[name].default for name in PLAN_COLUMNS}
     ],
 )
 def test_what_counts(settings, features):
-    assert tuple(features_of({**PLAIN, **settings})) == features
+    assert tuple(features_of(Plan({**PLAIN, **settings}))) == features
 
 
 def costs(**settings):
-    return sum(features_of({**PLAIN, **settings}).values())
+    return sum(features_of(Plan({**PLAIN, **settings})).values())
 
 
 def test_costs_of_features_are_of_choices_and_have_reasons():
@@ -74,7 +75,7 @@ def test_costs_of_features_are_of_choices_and_have_reasons():
     [("34", 0), ("17,17", 0), ("16,18", 1), ("17,16,16,17", 0), ("1,1,1,1", 0), ("8,9,9,8", 1), ("9,8,9,8", 1)],
 )
 def test_embedding_and_head_make_no_cut_uneven(layers, uneven):
-    assert is_uneven(layers) == uneven
+    assert is_uneven(of_text(layers)) == uneven
 
 
 def test_bounds_of_costs_and_sets_of_regions():
@@ -82,7 +83,7 @@ def test_bounds_of_costs_and_sets_of_regions():
         for ends in np.ndindex(*(2,) * (length - 1)):
             sizes = np.diff([0, *(np.flatnonzero(ends) + 1), length])
             if must_be_uneven(len(sizes), 1, length):
-                assert is_uneven(",".join(map(str, sizes)))
+                assert is_uneven(sizes.tolist())
     # The least cost of values is a bound.
     offload, replicas = BY_NAME["offload"], BY_NAME["zero_replicas"]
     assert least_costs(offload, (0, 1)) == (0, 4) and least_costs(offload, (1, 2)) == (4, 4)
@@ -119,7 +120,7 @@ def test_rows_have_the_features_of_their_plans(some):
         for name in READ
     }
     costs = total_cost(of_keys(codes), of_choices(codes))
-    named = [features_of({**PLAIN, **plan}) for plan in some]
+    named = [features_of(Plan({**PLAIN, **plan})) for plan in some]
     assert costs.tolist() == [sum(one.values()) for one in named]
     assert [PLACEMENT in one for one in named] == [off_rank_order({**PLAIN, **plan}) for plan in some]
 
@@ -141,7 +142,7 @@ IDS = {"none": 3952044016793229837, "selective": 2420509336676708417, "full": 37
 def test_regions_may_be_in_any_order(text, value):
     assert value_of(text) == value
     assert BY_NAME["recompute"].code(text) == VALUES.index(value)
-    assert fixed_settings([f"recompute=full,{text}"], 8, Limits(4, 8)) == {"recompute": ["full", value]}
+    assert fixed_settings([Setting.of(f"recompute=full,{text}")], 8, Limits(4, 8)) == {"recompute": ["full", value]}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from plans.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TIN
 
 from dsx.errors import PlanError
 from dsx.plans.choices import CODES
-from dsx.plans.plan import JobSizes, PlanDefaults, filled_shares, fixed_settings, parse_plan
+from dsx.plans.plan import JobSizes, PlanDefaults, Setting, filled_shares, fixed_settings, plan_of_settings
 from dsx.plans.rules import DEGREES, Limits
 from dsx.plans.violations import violations
 
@@ -20,9 +20,17 @@ IN_RANK_ORDER = PlanDefaults(CODES_OF_DEFAULTS, in_rank_order=True)
 DIMS = {"e": 8, "f": 16}
 
 
+def plan_of(words, *problem):
+    return plan_of_settings([*map(Setting.of, words)], *problem)
+
+
+def fixed(*words):
+    return fixed_settings([*map(Setting.of, words)], 8, Limits(4, 8))
+
+
 def parse(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4):
     job = JobSizes(num_gpus, batch, 2048)
-    return parse_plan(settings, (layer(strategy),), "its-name", job, Limits(layers, 8), DEFAULTS)
+    return plan_of(settings, (layer(strategy),), "its-name", job, Limits(layers, 8), DEFAULTS)
 
 
 def test_plans_that_break_no_rule_and_settings_left_out():
@@ -59,37 +67,37 @@ def test_plans_that_break_no_rule_and_settings_left_out():
 def test_shares_that_are_left_out_are_filled_in_rank_order(settings, nvs_size, shares):
     limits = Limits(4, nvs_size)
     job = JobSizes(64, 64, 2048)
-    plan = parse_plan(settings, (layer(ONE_AXIS),), "its-name", job, limits, IN_RANK_ORDER)
+    plan = plan_of(settings, (layer(ONE_AXIS),), "its-name", job, limits, IN_RANK_ORDER)
     assert {axis: plan[f"{axis}_nvs"] for axis in DEGREES if plan[f"{axis}_nvs"] > 1} == shares
     given = {setting.partition("=")[0] for setting in settings}
     expected = {f"nvs.{axis}": share for axis, share in shares.items() if f"nvs.{axis}" not in given}
-    assert filled_shares(plan, settings) == expected
+    assert filled_shares(plan, [*map(Setting.of, settings)]) == expected
 
 
 def test_settings_are_filled_listed_once_and_may_have_several_values():
     made = layer(SPREAD, MIXTURE)
     limits = Limits(4, 8, made.expert_axes)
     job, settings = JobSizes(16, 16, 2048), ["tp=2", "dp=8", "ep=8"]
-    plan = parse_plan(settings, (made,), "its-name", job, limits, IN_RANK_ORDER)
+    plan = plan_of(settings, (made,), "its-name", job, limits, IN_RANK_ORDER)
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["ep_nvs"]) == (2, 4, 8)
     assert filled_shares(plan, []) == {"nvs.tp": 2, "nvs.dp": 4}
     # Each setting that is known is listed once.
-    for ask in (lambda: parse("foo=1"), lambda: fixed_settings(["foo=1"], 8, Limits(4, 8))):
+    for ask in (lambda: parse("foo=1"), lambda: fixed("foo=1")):
         with pytest.raises(PlanError) as raised:
             ask()
         known = str(raised.value).partition("(known: ")[2].removesuffix(")").split(", ")
         assert len(known) == len(set(known))
         assert known.count("ep") == 1
     # A setting of a search may have several values.
-    fixed = fixed_settings(["zero_stage=1,3,1", "recompute=none,full", "tp=2,4", "nvs.tp=2"], 8, Limits(4, 8))
-    assert fixed == {"zero_stage": [1, 3], "recompute": ["none", "full"], "tp": [2, 4], "tp_nvs": [2]}
+    values = fixed("zero_stage=1,3,1", "recompute=none,full", "tp=2,4", "nvs.tp=2")
+    assert values == {"zero_stage": [1, 3], "recompute": ["none", "full"], "tp": [2, 4], "tp_nvs": [2]}
     for wrong, message in (
         ("tp=2,3", "tp=3 does not divide num_gpus=8; nearest: tp=2"),
         ("zero_stage=1,4", "zero_stage = 4 must be one of 0, 1, 2, 3"),
         ("recompute=full,", "recompute = '' is not known"),
     ):
         with pytest.raises(PlanError, match=re.escape(message)):
-            fixed_settings([wrong], 8, Limits(4, 8))
+            fixed(wrong)
 
 
 def test_every_choice_has_a_setting():
@@ -153,7 +161,7 @@ def test_plans_that_are_not_well_formed(settings, message):
 def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS, text=TINY):
     made = (layer(strategy, text),)
     limits = Limits(layers, nvs_size, made[0].expert_axes)
-    plan = parse_plan(settings, made, "its-name", JobSizes(num_gpus, batch, length), limits, DEFAULTS)
+    plan = plan_of(settings, made, "its-name", JobSizes(num_gpus, batch, length), limits, DEFAULTS)
     found = violations(plan, made, dims, limits)
     return [(violation.reason.name, violation.detail) for violation in found]
 
@@ -308,7 +316,7 @@ EXPERT_DIMS = DIMS | {"x": 8}
 )
 def test_the_share_of_an_ep_group_follows_from_those_it_nests_in(settings, strategy, share):
     made = layer(strategy, MIXTURE)
-    plan = parse_plan(settings, (made,), "its-name", JobSizes(8, 8, 2048), Limits(4, 8, made.expert_axes), DEFAULTS)
+    plan = plan_of(settings, (made,), "its-name", JobSizes(8, 8, 2048), Limits(4, 8, made.expert_axes), DEFAULTS)
     assert plan["ep_nvs"] == share
 
 

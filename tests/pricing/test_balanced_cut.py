@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import hardware, on
+from priced import evaluate_plan
 from pricing.test_optimal_cut import ENDS, EXACT, OPENED, problem_of, rows_of, some
 
 import dsx
+from dsx.plans.layer_layout import of_text, starts
 from dsx.pricing.cuts import (
     RunChains,
     balanced_cuts,
-    cuts_of_text,
     layers_of_stages,
     least_largest_chunk_s,
     price_best_cuts,
     price_cuts,
 )
-from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.row_costs import price_rows
 
 
@@ -97,7 +97,10 @@ def test_rows_with_any_number_of_chunks_are_priced_side_by_side():
     where = some(where, np.random.default_rng(1).permutation(len(where[1].positions))[:200])
     found = price_best_cuts(problem, *where)
     texts = layers_of_stages(found.cuts)
-    read = price_cuts(problem, *where, cuts_of_text(texts.tolist(), 24)).costs
+    cuts = np.full((len(texts), 24 + 1), 24)
+    for cut, text in zip(cuts, texts, strict=True):
+        cut[: text.count(",") + 2] = starts(of_text(text))
+    read = price_cuts(problem, *where, cuts).costs
     np.testing.assert_allclose(read.step_time_s, found.costs.step_time_s, rtol=EXACT)
     for row in (0, 50, 199):
         alone = price_best_cuts(problem, *some(where, [row]))

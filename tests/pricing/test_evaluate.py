@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from laws.spaces import hardware, on, priced, problem_of, space_of
+from priced import evaluate_plan
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.errors import PlanError
-from dsx.pricing.one_plan import evaluate_plan, named_row, operator_costs, priced_plans
+from dsx.pricing.one_plan import named_row, operator_costs, priced_plans
 from dsx.pricing.problem import ProblemOptions, make_problem
 
 PROBLEM = problem_of("default", ("1d",))

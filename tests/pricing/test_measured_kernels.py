@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from laws.spaces import problem_of, space_of
+from priced import evaluate_plan
 
 from dsx.config.operator_files import OperatorTime, OperatorTimes
 from dsx.cost.measured_kernels import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN, Measurable, times_table
 from dsx.notation.library import load_operators
 from dsx.pricing.keys import price_keys
 from dsx.pricing.measured_share import _number, coverage, idle_rows, kernels_to_measure
-from dsx.pricing.one_plan import evaluate_plan, operator_costs
+from dsx.pricing.one_plan import operator_costs
 
 
 def of_kernels_alone(problem):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import SYSTEM, USUAL, hardware, on
+from priced import evaluate_plan
 from search.sweeps import study_of, swept
 from validation.cases import cluster_spec
 from verbs.small import model_of
@@ -21,14 +22,12 @@ from dsx.plans.choices import CODES
 from dsx.pricing.cuts import (
     CandidateCounts,
     cost_columns,
-    cuts_of_text,
     layers_of_stages,
     price_best_cuts,
     price_cuts,
     priced_rows,
 )
 from dsx.pricing.keys import price_keys
-from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.optimal_cut import chain_contents
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
@@ -340,10 +339,9 @@ def test_rows_of_optimal_cuts():
     wide, narrow = (price_best_cuts(problem, *where, float64=float64).costs for float64 in (True, False))
     both = wide.peak_bytes <= SYSTEM["hbm_capacity"] * (1 - 1e-4)
     np.testing.assert_allclose(narrow.step_time_s[both], wide.step_time_s[both], rtol=1e-4)
-    # A cut is written and read.
+    # A cut is written.
     cuts = np.array([[0, 3, 4, 8, 8, 8], [0, 8, 8, 8, 8, 8], [0, 3, 4, 8, 8, 8]])
     assert layers_of_stages(cuts).tolist() == ["3,1,4", "8", "3,1,4"]
-    assert cuts_of_text(["3,1,4", "8"], 5 + 3)[:, :6].tolist() == cuts[:2].tolist()
     # No rows have no costs.
     problem, _, where = rows_of(problem_of())
     none = some(where, np.zeros(0, dtype=int))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from priced import evaluate_plan
 from runs.tables import write
 
 from dsx.config.assumption_set import load_assumptions
@@ -11,7 +12,6 @@ from dsx.config.cluster_file import ClusterSpec
 from dsx.config.model_file import load_model
 from dsx.config.search_path import names
 from dsx.errors import SpecError
-from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.runs.batches import batches
 from dsx.runs.predict import layout_of, predict

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 from laws.spaces import SYSTEM, USUAL, assert_rows_equal
+from priced import evaluate_plan
 from validation.cases import cluster_spec, model_spec
 from validation.cases import priced as priced_rows_of
 
@@ -13,7 +14,6 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec, load_model
 from dsx.plans.choices import KEY_COLUMNS
 from dsx.pricing.keys import price_keys
-from dsx.pricing.one_plan import evaluate_plan
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of

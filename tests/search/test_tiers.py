@@ -6,13 +6,14 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from priced import evaluate_plan
 
 from dsx.config.what_if import WhatIf
 from dsx.errors import SpecError
 from dsx.plans.placement import shares_on_tiers
 from dsx.pricing.cuts import candidate_columns
 from dsx.pricing.keys import price_keys
-from dsx.pricing.one_plan import evaluate_plan, operator_costs
+from dsx.pricing.one_plan import operator_costs
 from dsx.pricing.row_costs import Rows, price_plans, price_rows
 from dsx.search.spaces import Space, at_points, make_studies
 from dsx.search.sweep import search_of

@@ -6,11 +6,12 @@ so communication is compared per layer and direction.
 
 import numpy as np
 import pytest
+from priced import evaluate_plan
 from validation.cases import POINTS, case_id, config_of, reference_problem, settings_of
 
 from dsx.cost.layer_work import layer_work
 from dsx.plans.choices import KEY_COLUMNS
-from dsx.pricing.one_plan import evaluate_plan, operator_costs
+from dsx.pricing.one_plan import operator_costs
 
 REL = 1e-12
 COMMUNICATION = ("tp_comm_s", "cp_comm_s", "ep_comm_s")

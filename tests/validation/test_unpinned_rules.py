@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from oracles.formulas import collective
 from oracles.space import enumerate_candidates
+from priced import evaluate_plan
 from validation.cases import CONFIG, configs_of, priced_space, problem_for
 
-from dsx.pricing.one_plan import evaluate_plan, operator_costs
+from dsx.pricing.one_plan import operator_costs
 from dsx.search.spaces import Space
 
 SYSTEM = {

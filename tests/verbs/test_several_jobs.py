@@ -87,9 +87,9 @@ def test_the_tables_show_all_that_a_plan_needs(job):
     for answer in (found, trained):
         for plan in answer.plans:
             assert plan.text in words(answer) and "offload=optimizer" in plan.text
-            assert f"layers of stages: {cut_text(plan['stage_layers'])}" in words(answer)
+            assert f"layers of stages: {cut_text(plan.layers)}" in words(answer)
         assert max(map(len, str(answer).splitlines())) <= 100
-    assert f"stage_layers={cut_text(trained.plan['stage_layers'], ',')}" in str(trained)
+    assert f"stage_layers={cut_text(trained.plan.layers, ',')}" in str(trained)
 
 
 def test_clusters_are_ranked_too(job):
