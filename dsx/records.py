@@ -5,8 +5,10 @@ documents and `df.attrs` show, so each column is described in one place. A field
 pytree's structure: JAX hashes it and does not trace it.
 
 Annotations of arrays state dtype and axes in the notation of jaxtyping: ``Float[Array, "2 kernels works"]``. Here
-`Float`, `Int`, `Real` and `Bool` are `typing.Annotated`, as jaxtyping's are to a type checker, so nothing is imported
-or checked for them at run time; the tests substitute those of jaxtyping (`tests/shapes.py`).
+`Float`, `Int`, `Real`, `Bool` and `Shaped` (any dtype) are `typing.Annotated`, as jaxtyping's are to a type checker, so
+nothing is imported or checked for them at run time; the tests substitute those of jaxtyping (`tests/shapes.py`). A
+record of plans whose arrays have more axes is ``Over[Record, "points ... keys"]``: axes before those that its fields
+state, and keys in place of plans.
 
 JAX takes half of the time in which a command starts, and few plans are priced on NumPy. So nothing here loads it:
 what compiles calls `make_pytrees` first, and `tree_map` does what `jax.tree.map` does, in a third of its time.
@@ -18,7 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, dataclass_transform
 from typing import Annotated as Bool  # noqa: F401
 from typing import Annotated as Float  # noqa: F401
 from typing import Annotated as Int  # noqa: F401
+from typing import Annotated as Over  # noqa: F401
 from typing import Annotated as Real  # noqa: F401
+from typing import Annotated as Shaped  # noqa: F401
 
 import numpy as np
 

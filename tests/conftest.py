@@ -33,7 +33,8 @@ jax.config.update("jax_num_cpu_devices", 2)
 hypothesis.settings.register_profile("dsx", deadline=None, max_examples=30, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("dsx")
 
-shapes.install("dsx.cost")
+_SHAPED = tuple(f"dsx.{package}" for package in ("cost", "plans", "pricing", "search"))  # whose annotations say shapes
+shapes.install(*_SHAPED)
 records.make_pytrees()
 gc.disable()  # while tests are read
 
@@ -84,6 +85,13 @@ def collecting() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 1000)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Check the shapes in the functions of a package in its tests, fixtures included."""
+    with shapes.checking(f"dsx.{item.path.relative_to(ROOT / 'tests').parts[0]}"):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

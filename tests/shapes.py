@@ -2,10 +2,12 @@
 
 In a call an axis of one name has one size: in all arguments, in the arrays of their records, and in the result. What
 states no shape is left to the type checker; of the rest every item of a sequence and every field of a record counts.
-That is a third of the time of tests/cost, and other tests would only find the same again, so it is for those alone.
+That takes a part of the time of a test, and other tests would only find the same again, so the tests of a package check
+the functions of that package alone.
 """
 
 import ast
+import builtins
 import dataclasses
 import functools
 import importlib.abc
@@ -26,26 +28,29 @@ from dsx import records
 Check = Callable[[typing.Any], str]  # why a value is not what its annotation says, or ""
 
 
-def install(package: str) -> None:
-    """Make the functions of a package, which is not imported yet, such that they can be checked."""
-    for name in ("Bool", "Float", "Int", "Real"):
+def install(*packages: str) -> None:
+    """Make the functions of packages, which are not imported yet, such that they can be checked."""
+    for name in ("Bool", "Float", "Int", "Real", "Shaped"):
         setattr(records, name, getattr(jaxtyping, name))
-    records.Array = jax.Array | np.ndarray
+    records.Array = np.ndarray | jax.Array
     records.ArrayLike = records.Array | float
-    sys.meta_path.insert(0, _Finder(package))
-    jaxtyping.config.update("jaxtyping_disable", True)
+    sys.meta_path.insert(0, _Finder(packages))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Finder(importlib.abc.MetaPathFinder):
-    package: str
+    packages: tuple[str, ...]
 
     def find_spec(self, fullname: str, path: typing.Any = None, target: typing.Any = None) -> typing.Any:
-        if fullname != self.package and not fullname.startswith(f"{self.package}."):
+        if _package_of(fullname) not in self.packages:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec
+
+
+def _package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -62,19 +67,48 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return compile(tree, path, "exec", dont_inherit=True)
 
 
+_checked: set[str] = set()  # packages
+
+
 @contextmanager
-def checking() -> Iterator[None]:
-    """Check every call while this lasts."""
-    jaxtyping.config.update("jaxtyping_disable", False)
+def checking(package: str) -> Iterator[None]:
+    """Check every call of a function of an installed package while this lasts."""
+    _checked.add(package)
     try:
         yield
     finally:
-        jaxtyping.config.update("jaxtyping_disable", True)
+        _checked.discard(package)
 
 
 def jaxtyped(function: Callable) -> Callable:
-    """Return the function such that its calls are checked while `checking` lasts."""
-    return jaxtyping.jaxtyped(function, typechecker=checked)
+    """Return the function such that its calls are checked while `checking` of its package lasts."""
+    package, with_checks = _package_of(function.__module__), None
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        nonlocal with_checks
+        if package not in _checked:
+            return function(*args, **kwargs)
+        if with_checks is None:  # many are never checked in a process, and this takes a while
+            with_checks = jaxtyping.jaxtyped(function, typechecker=checked) if states_shape(function) else function
+        return with_checks(*args, **kwargs)
+
+    return call
+
+
+def states_shape(function: Callable) -> bool:
+    """Return whether the annotations of a function state a shape."""
+    hints = typing.get_type_hints(function, None, _Names(vars(sys.modules[function.__module__])), include_extras=True)
+    return any(check_of(hint) for hint in hints.values())
+
+
+class _Names(dict):
+    """The names of a module; what it imports for a type checker alone states no shape."""
+
+    def __missing__(self, name: str) -> type:
+        if hasattr(builtins, name):
+            raise KeyError(name)
+        return object
 
 
 def checked(function: Callable) -> Callable:
@@ -118,51 +152,93 @@ def _require(name: str, fault: str) -> None:
         raise TypeError(f"{name}: {fault}")
 
 
-_of_records: dict[type, Check | None] = {}
+_of_records: dict[tuple[type, str], Check | None] = {}
+_SCALARS = {float: (int,), int: (np.integer,), bool: (np.bool,)}  # what else is one number of a type
 
 
-def check_of(annotation: typing.Any) -> Check | None:
-    """Return the check of an annotation; None if it states no shape."""
+def check_of(annotation: typing.Any, over: str = "") -> Check | None:
+    """Return the check of an annotation; None if it states no shape.
+
+    The arrays of `Over[Record, "points ... keys"]` have axes before those that the record states, and others, after the
+    dots, in place of its plans; "keys=works" after them puts works in place of keys. Dots alone: it shares no axes.
+    """
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        check = check_of(args[0], "" if args[1] == "..." else args[1])
+        return functools.partial(_fault_of_its_own, check) if check and args[1] == "..." else check
     if isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray):
-        return annotation.__instancecheck_str__  # what isinstance asks, and why not
+        if over:
+            axes = _axes_over(annotation.dim_str, *over.split("..."))
+            annotation = annotation.dtype[annotation.array_type, axes]
+        return functools.partial(_fault_of_array, annotation)
     if origin in (typing.Union, types.UnionType):
-        return _of_union(args)
+        return _of_union({member: check_of(member, over) for member in args})
     if origin in (list, Sequence) or (origin is tuple and args[-1] is Ellipsis):
-        return _of_items(check_of(args[0]))
+        return _of_items(check_of(args[0], over))
     if origin is tuple:
-        checks = [check_of(arg) for arg in args]
+        checks = [check_of(arg, over) for arg in args]
         return functools.partial(_fault_of_tuple, checks) if any(checks) else None
     if origin in (dict, Mapping):
-        of_values = _of_items(check_of(args[1]))
+        of_values = _of_items(check_of(args[1], over))
         return of_values and (lambda value: of_values(value.values()))
-    if dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields"):
-        return _of_record(annotation)
-    return None
+    return _of_record(annotation, over) if _is_record(annotation) else None
 
 
-def _of_record(cls: type) -> Check | None:
-    if cls not in _of_records:
+def _is_record(annotation: typing.Any) -> bool:
+    return dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields")
+
+
+def _axes_over(axes: str, leading: str, new: str) -> str:
+    named = dict(axis.split("=") for axis in new.split() if "=" in axis)
+    of_plans = " ".join(axis for axis in new.split() if "=" not in axis)
+    names = {"plans": of_plans or "*#plans", **named}
+    return " ".join([leading, *(names.get(axis.strip("*#"), axis) for axis in axes.split())])
+
+
+def _of_record(cls: type, over: str) -> Check | None:
+    if (cls, over) not in _of_records:
         checks: dict[str, Check] = {}
-        _of_records[cls] = functools.partial(_fault_of_record, cls, checks)  # a record may hold others of its class
-        found = {name: check_of(annotation) for name, annotation in typing.get_type_hints(cls).items()}
-        checks |= {name: check for name, check in found.items() if check}
+        # A record may hold others of its class.
+        _of_records[cls, over] = functools.partial(_fault_of_record, cls, checks)
+        hints = {name: hint for name, hint in _hints(cls).items() if _reaches_shape(hint, set())}
+        checks |= {name: check_of(hint, over) for name, hint in hints.items()}
         if not checks:
-            _of_records[cls] = None
-    return _of_records[cls]
+            _of_records[cls, over] = None
+    return _of_records[cls, over]
 
 
-def _of_union(members: Iterable[typing.Any]) -> Check | None:
-    checks = {member: check_of(member) for member in members}
+@functools.cache
+def _hints(cls: type) -> dict[str, typing.Any]:
+    return typing.get_type_hints(cls, None, _Names(vars(sys.modules[cls.__module__])), include_extras=True)
+
+
+def _reaches_shape(annotation: typing.Any, seen: set[typing.Any]) -> bool:
+    """Return whether an annotation states a shape, besides those `seen`."""
+    if isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray):
+        return True
+    if annotation in seen or typing.get_origin(annotation) is Callable:
+        return False
+    seen.add(annotation)
+    parts = _hints(annotation).values() if _is_record(annotation) else typing.get_args(annotation)
+    return any(_reaches_shape(part, seen) for part in parts)
+
+
+def _of_union(checks: Mapping[typing.Any, Check | None]) -> Check | None:
     plain = tuple(member for member, check in checks.items() if not check)
     if len(plain) == len(checks):
         return None
-    plain += (int,) if float in plain else ()
+    plain = tuple(typing.get_origin(member) or member for member in plain)
+    plain += tuple(scalar for member in plain for scalar in _SCALARS.get(member, ()))
     return functools.partial(_fault_of_union, plain, [check for check in checks.values() if check])
 
 
 def _of_items(check: Check | None) -> Check | None:
     return check and functools.partial(_fault_of_items, check)
+
+
+def _fault_of_array(annotation: type[jaxtyping.AbstractArray], value: typing.Any) -> str:
+    """Return why a value is no such array: what isinstance asks. A scalar of NumPy is an array without axes."""
+    return annotation.__instancecheck_str__(np.asarray(value) if isinstance(value, np.generic) else value)
 
 
 def _fault_of_union(plain: tuple[type, ...], checks: Sequence[Check], value: typing.Any) -> str:
@@ -181,6 +257,11 @@ def _fault_of_tuple(checks: Sequence[Check | None], value: tuple) -> str:
         return f"this value has {len(value)} items, not {len(checks)}"
     pairs = enumerate(zip(checks, value, strict=True))
     return next((f"[{index}]: {fault}" for index, (check, item) in pairs if check and (fault := check(item))), "")
+
+
+def _fault_of_its_own(check: Check, value: typing.Any) -> str:
+    with jaxtyping.jaxtyped("context"):
+        return check(value)
 
 
 def _fault_of_items(check: Check, value: Iterable[typing.Any]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from dsx.plans.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.plans.codes import SearchedCodes
-from dsx.plans.enumerate import BOXES, Arrays, SpaceBounds, changes, cross, grid, take
+from dsx.plans.enumerate import BOXES, Arrays, Kept, Keys, SpaceBounds, changes, cross, grid, take
 from dsx.plans.experts import REPLICA_AXES, Truth, ep_constraints
 from dsx.plans.frameworks import Boxes, Filter
 from dsx.plans.placement import (
@@ -42,28 +42,31 @@ from dsx.plans.placement import (
     uneven_shares,
 )
 from dsx.plans.rules import RULES, Limits, fills, least_microbatches, may_lie_unevenly, microbatch_groups
+from dsx.records import Bool, Int, Shaped
 from dsx.schedules.schedules import SCHEDULES
 from dsx.units import LARGEST_COUNT
 
 _BOTH = ("", "_nvs")  # a degree and its share
 _NO_PLACEMENTS = np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)
-# Whether [B] blocks times the placements of a slice are taken, [B, P].
-Taken = Callable[[np.ndarray, slice], np.ndarray]
+# Whether blocks times the placements of a slice are taken.
+Taken = Callable[[Int[np.ndarray, "blocks"], slice], Bool[np.ndarray, "blocks placements"]]
+_Placements = Int[np.ndarray, "columns placements"]
+_PerSegment = Int[np.ndarray, "segments"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSegments:
-    """The choices of some blocks as S segments: a segment is one placement times a range of batch sizes.
+    """The choices of some blocks as segments: a segment is one placement times a range of batch sizes.
 
     The choices of all segments in order are the choices of the blocks.
     """
 
-    block: np.ndarray  # [S] block
-    placement: np.ndarray  # [S] column of `Blocks.placements`
-    first: np.ndarray  # [S] first batch size, a position in `Blocks.batches`
-    length: np.ndarray  # [S] number of batch sizes
+    block: _PerSegment
+    placement: _PerSegment  # column of `Blocks.placements`
+    first: _PerSegment  # first batch size, a position in `Blocks.batches`
+    length: _PerSegment  # number of batch sizes
 
-    def take(self, where: np.ndarray | slice) -> "ChoiceSegments":
+    def take(self, where: Shaped[np.ndarray, "chosen"] | slice) -> "ChoiceSegments":
         """Return some of the segments."""
         return ChoiceSegments(self.block[where], self.placement[where], self.first[where], self.length[where])
 
@@ -78,23 +81,27 @@ class ChoiceSegments:
         block, placement = (np.repeat(column, self.length) for column in (self.block, self.placement))
         return ChoiceSegments(block, placement, self.positions(), np.ones_like(block))
 
-    def positions(self) -> np.ndarray:
+    def positions(self) -> Int[np.ndarray, "choices"]:
         """Return the position in `Blocks.batches` of the batch size of each choice."""
         skipped = np.cumsum(self.length) - self.length
         return np.repeat(self.first - skipped, self.length) + np.arange(self.length.sum())
 
 
 class Places(NamedTuple):
-    """The places of N candidates in some blocks."""
+    """The places of candidates in some blocks."""
 
-    block: np.ndarray  # [N] block
-    key: np.ndarray  # [N] position in the key table
-    placement: np.ndarray  # [N] column of `Blocks.placements`
-    global_batch_size: np.ndarray  # [N]
+    block: Int[np.ndarray, "plans"]
+    key: Int[np.ndarray, "plans"]  # position in the key table
+    placement: Int[np.ndarray, "plans"]  # column of `Blocks.placements`
+    global_batch_size: Int[np.ndarray, "plans"]
 
-    def take(self, where: np.ndarray | slice) -> "Places":
+    def take(self, where: Shaped[np.ndarray, "chosen"] | slice) -> "Places":
         """Return some of the places."""
         return Places(*(column[where] for column in self))
+
+
+_Choices = Int[np.ndarray, "*#plans"]
+_Rows = tuple[Int[np.ndarray, "plans"], dict[str, Int[np.ndarray, "plans"]]]
 
 
 class Blocks:
@@ -114,7 +121,7 @@ class Blocks:
         batches: ranges of batch sizes, one for each product of dp and microbatch size that divides them.
     """
 
-    def __init__(self, keys: Arrays, bounds: SpaceBounds) -> None:
+    def __init__(self, keys: Keys, bounds: SpaceBounds) -> None:
         size, share, _ = replica_of(keys)
         uneven = any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus)
         nested = ep_constraints(keys, bounds.expert_axes, bounds.limits.nvs_size if uneven else None)
@@ -165,7 +172,7 @@ class Blocks:
         """The number of candidates."""
         return int(self.first_candidate[-1])
 
-    def _make_batches(self, microbatch_size: np.ndarray, bounds: SpaceBounds) -> None:
+    def _make_batches(self, microbatch_size: Int[np.ndarray, "blocks"], bounds: SpaceBounds) -> None:
         """Make the ranges of batch sizes, and the tables that find the range of a microbatch size and a dp."""
         sizes, self._microbatch = np.unique(microbatch_size, return_inverse=True)
         names = ("dp", "pp", "vpp", "schedule")
@@ -193,8 +200,8 @@ class Blocks:
         self._num_batches, self._first_batch = lengths[where], (np.cumsum(lengths) - lengths)[where]
         self._least_batch = np.array([batches.min(initial=LARGEST_COUNT) for batches in ranges], dtype=np.int64)[where]
 
-    def _num_batches_of(self, kind: int) -> np.ndarray:
-        """Return the number of batch sizes of [blocks of a kind of replica, placements of that kind]."""
+    def _num_batches_of(self, kind: int) -> Int[np.ndarray, "blocks placements"]:
+        """Return the number of batch sizes of the blocks and the placements of a kind of replica."""
         return self._num_batches[np.ix_(self._microbatch[self._replica == kind], self._dp[self._placements_of(kind)])]
 
     def _placements_of(self, kind: int) -> slice:
@@ -218,8 +225,10 @@ class Blocks:
             parts.append([_NO_PLACEMENTS[0]] * 4)
         return ChoiceSegments(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def least_batches(self, blocks: np.ndarray, placements: np.ndarray) -> np.ndarray:
-        """Return the smallest batch size of [B] blocks times [P] placements; 0 where there is none."""
+    def least_batches(
+        self, blocks: Int[np.ndarray, "blocks"], placements: Int[np.ndarray, "placements"]
+    ) -> Int[np.ndarray, "blocks placements"]:
+        """Return the smallest batch size of some blocks times some placements; 0 where there is none."""
         table = np.ix_(self._microbatch[blocks], self._dp[placements])
         return np.where(self._num_batches[table] > 0, self._least_batch[table], 0)
 
@@ -233,12 +242,12 @@ class Blocks:
         )
 
     def choices_at(
-        self, placement: np.ndarray, batch: np.ndarray, microbatch_size: np.ndarray, names: Sequence[str] | None = None
-    ) -> Arrays:
-        """Return [N] choices as columns, or those of them in `names`; `placement` has positions in `placements`."""
+        self, placement: _Choices, batch: _Choices, microbatch_size: _Choices, names: Sequence[str] | None = None
+    ) -> dict[str, _Choices]:
+        """Return choices as columns, or those of them in `names`; `placement` has positions in `placements`."""
         number = {name: position for position, name in enumerate(PLACEMENT_COLUMNS)}
 
-        def column(name: str) -> np.ndarray:
+        def column(name: str) -> _Choices:
             if name == "global_batch_size":
                 return batch
             if name == "num_microbatches":
@@ -247,7 +256,7 @@ class Blocks:
 
         return {name: column(name) for name in names or (*CHOICE_COLUMNS, *self.outer)}
 
-    def rows(self, start: int, stop: int, names: Sequence[str] | None = None) -> tuple[np.ndarray, Arrays]:
+    def rows(self, start: int, stop: int, names: Sequence[str] | None = None) -> _Rows:
         """Return (positions in the key table, choices) of the candidates from `start` up to `stop`.
 
         Within a block, all choices of a key come before those of the next key. With `names`, the choices are only those
@@ -265,25 +274,25 @@ class Blocks:
         choice += first_choice[block - low]
         return self.keys[self.first_key[block] + key], take(self.choices(segments, names), choice)
 
-    def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
-        """Return (positions in the key table, choices) of any [N] candidates; `rows` is faster for a range."""
+    def rows_at(self, candidates: Int[np.ndarray, "plans"]) -> _Rows:
+        """Return (positions in the key table, choices) of any candidates; `rows` is faster for a range."""
         return self.rows_of(self.places_of(candidates))
 
-    def rows_of(self, places: "Places") -> tuple[np.ndarray, Arrays]:
-        """Return (positions in the key table, choices) of the candidates at [N] places."""
+    def rows_of(self, places: "Places") -> _Rows:
+        """Return (positions in the key table, choices) of the candidates at some places."""
         microbatch_size = self.microbatch_size[places.block]
         return places.key, self.choices_at(places.placement, places.global_batch_size, microbatch_size)
 
-    def size_with(self, weights: np.ndarray) -> int:
-        """Return the number of candidates where each placement counts [P] `weights` times."""
+    def size_with(self, weights: Int[np.ndarray, "placements"]) -> int:
+        """Return the number of candidates where each placement counts `weights` times."""
         num_keys = np.diff(self.first_key)
         return sum(
             int(self._num_batches_of(kind) @ weights[self._placements_of(kind)] @ num_keys[self._replica == kind])
             for kind in np.unique(self._replica).tolist()
         )
 
-    def places_of(self, candidates: np.ndarray) -> "Places":
-        """Return the places of any [N] candidates in the blocks."""
+    def places_of(self, candidates: Int[np.ndarray, "plans"]) -> "Places":
+        """Return the places of any candidates in the blocks."""
         block = np.searchsorted(self.first_candidate, candidates, side="right") - 1
         key, choice = np.divmod(candidates - self.first_candidate[block], self.num_choices[block])
         placement, batch = np.zeros_like(choice), np.zeros_like(choice)
@@ -328,8 +337,8 @@ def _stages(kind: _ReplicaKind) -> Replica:
 
 
 def _placements(
-    kind: _ReplicaKind, bounds: SpaceBounds, of_replicas: Callable[[int, int, int, int], np.ndarray]
-) -> np.ndarray:
+    kind: _ReplicaKind, bounds: SpaceBounds, of_replicas: Callable[[int, int, int, int], _Placements]
+) -> _Placements:
     """Return the placements of one kind of replica; `of_replicas` is `_replica_placements`, which many kinds share."""
     table = of_replicas(kind.ranks, kind.share, kind.boxes, kind.lying)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
@@ -354,7 +363,7 @@ def _placements(
     return table[:, nested & (distinct | only) & _fill_nodes(columns, kind, bounds.limits)]
 
 
-def _in_a_row(columns: Arrays, kind: _ReplicaKind) -> np.ndarray:
+def _in_a_row(columns: Arrays, kind: _ReplicaKind) -> Bool[np.ndarray, "plans"]:
     """Return which placements whose shares divide their degrees have consecutive ranks in a domain."""
     replicas_first = columns["order"] == 0
     first, near = (np.where(replicas_first, columns[f"dp{part}"], columns[f"pp{part}"]) for part in _BOTH)
@@ -378,8 +387,8 @@ def _fill_nodes(columns: Arrays, kind: _ReplicaKind, limits: Limits) -> Truth:
     return fill
 
 
-def _lying(keys: Arrays, bounds: SpaceBounds) -> np.ndarray:
-    """Return [U] how the groups of keys lie on fast domains, as bits.
+def _lying(keys: Keys, bounds: SpaceBounds) -> Int[np.ndarray, "keys"]:
+    """Return how the groups of keys lie on fast domains, as bits.
 
     Shares divide their degrees; or consecutive ranks cut a group of the axes of a replica into uneven parts, as many in
     a domain as the shares multiply to; or they are those of ranks that fill domain after domain. Where limits want
@@ -401,7 +410,7 @@ def _lying(keys: Arrays, bounds: SpaceBounds) -> np.ndarray:
     return even * _EVEN + (part & row) * _PART + by_rank * _IN_ORDER + row_bit
 
 
-def _replica_placements(bounds: SpaceBounds, replica: int, share: int, boxes: int, lying: int) -> np.ndarray:
+def _replica_placements(bounds: SpaceBounds, replica: int, share: int, boxes: int, lying: int) -> _Placements:
     """Return the placements of replicas of some GPUs in some boxes, whatever their ep groups require."""
     tables = [_NO_PLACEMENTS]
     limits, kept = bounds.limits, _Kept(bounds.keep_choices, bounds.boxes, boxes)
@@ -436,16 +445,16 @@ class _Kept(NamedTuple):
     boxes: Boxes
     of_keys: int  # the boxes that have the keys
 
-    def mask(self, table: Arrays) -> np.ndarray:
-        """Return the [N] mask of the rows that are kept, as far as their columns tell."""
+    def mask(self, table: Arrays) -> Bool[np.ndarray, "plans"]:
+        """Return the mask of the rows that are kept, as far as their columns tell."""
         return self.choices(table) & self.boxes.keep(self.of_keys, table)
 
 
 @functools.lru_cache(maxsize=4096)
 def stages_and_replicas(
     ranks: int, limits: Limits, searched: SearchedCodes, kept: _Kept, laid: _Laid | None = None
-) -> np.ndarray:
-    """Return [columns of a placement after num_gpus, N] ways to have `ranks` stages times replicas, of those kept.
+) -> Int[np.ndarray, "columns placements"]:
+    """Return the ways to have `ranks` stages times replicas, of those kept: columns of a placement after num_gpus.
 
     The fast domain of `limits` has room for so many of them, or for GPUs that consecutive ranks take.
     """
@@ -478,7 +487,9 @@ def stages_and_replicas(
     return placements
 
 
-def _laid_placements(pp: np.ndarray, dp: np.ndarray, size: int, laid: _Laid, orders: Sequence[int]) -> Arrays:
+def _laid_placements(
+    pp: Int[np.ndarray, "plans"], dp: Int[np.ndarray, "plans"], size: int, laid: _Laid, orders: Sequence[int]
+) -> Kept:
     """Return the pipelines and replicas of consecutive ranks, with `orders`, the orders that lay them so, as bits.
 
     Those with divisors of the degrees, of which `_Laid` has the rooms, are left out.
@@ -513,6 +524,8 @@ def _laid_placements(pp: np.ndarray, dp: np.ndarray, size: int, laid: _Laid, ord
     return take(unique, np.logical_not(even_shares(unique, ("pp", "dp")) & in_rooms))
 
 
-def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int) -> np.ndarray:
+def zero_replicas_of_whole_groups(
+    columns: Arrays, ep_replicas: Int[np.ndarray, "plans"] | int
+) -> Bool[np.ndarray, "plans"]:
     """Return where each ZeRO replica has whole ep groups, so that it holds each expert the same number of times."""
     return columns["dp"] % (ep_replicas * columns["zero_replicas"]) == 0

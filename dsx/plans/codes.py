@@ -14,7 +14,7 @@ import numpy as np
 from dsx.config.framework_file import FrameworkSpec
 from dsx.plans.choices import BY_NAME, CHOICES, NAMED, SEARCHED_COLUMNS, Choice
 from dsx.plans.frameworks import codes_of, plans_of
-from dsx.records import make_record, record, static
+from dsx.records import Int, Shaped, make_record, record, static
 
 if TYPE_CHECKING:
 
@@ -78,23 +78,26 @@ def run_by(
 _NUMBERS = tuple(choice.name for choice in CHOICES if choice.name not in NAMED and not choice.later)
 # A choice that was added later is hashed only where it differs from its default, so that older ids stay the same.
 _LATER = {choice.name: choice.default_code for choice in CHOICES if choice.later}
+_Words = Shaped[np.ndarray, "words"]  # of 64 bits
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mix(state: np.ndarray) -> np.ndarray:
+def _mix(state: _Words) -> _Words:
     """Return the SplitMix64 finaliser of each word (Steele, Lea and Flood, 2014)."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
 
 
-def _words(names: Sequence[str]) -> np.ndarray:
+def _words(names: Sequence[str]) -> _Words:
     digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
     return np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64)
 
 
-def candidate_ids(columns: Mapping[str, np.ndarray], names: Mapping[str, Sequence[str]]) -> np.ndarray:
-    """Return the [N] int64 ids of candidates; `names` gives the names of the coded columns."""
+def candidate_ids(
+    columns: Mapping[str, Int[np.ndarray, "plans"]], names: Mapping[str, Sequence[str]]
+) -> Int[np.ndarray, "plans"]:
+    """Return the int64 ids of candidates; `names` gives the names of the coded columns."""
     state = np.zeros(len(columns["tp"]), dtype=np.uint64)
     for column in sorted(names.keys() - _LATER.keys()):
         state = _mix(state ^ _words(names[column])[columns[column]])

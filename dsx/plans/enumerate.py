@@ -19,13 +19,16 @@ import numpy as np
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.plans.codes import SearchedCodes
-from dsx.plans.experts import REPLICA_AXES, Truth, nesting_ranks, share_of_row, share_of_shares
+from dsx.plans.experts import REPLICA_AXES, nesting_ranks, share_of_row, share_of_shares
 from dsx.plans.frameworks import EVERYTHING, Boxes, Filter
 from dsx.plans.placement import all_divisors, even_shares, rank_order_shares, uneven_shares
 from dsx.plans.rules import Limits, fills, may_lie_unevenly, placed
 from dsx.plans.violations import allowed
+from dsx.records import Bool, Int, Over, Shaped
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Shaped[np.ndarray, "plans"]]  # columns of plans
+Kept = Over[Arrays, "... kept"]  # some rows of such a table
+Keys = dict[str, Int[np.ndarray, "keys"]]  # the columns of a key table
 
 _CROSSED = 1 << 17  # degrees times microbatch sizes that are crossed at once
 BOXES = "boxes"  # the column of a key table with the boxes that have a key, as bits
@@ -51,12 +54,12 @@ class SpaceBounds:
     boxes: Boxes = EVERYTHING  # of the framework
 
 
-def grid(*axes: np.ndarray) -> list[np.ndarray]:
+def grid(*axes: Shaped[np.ndarray, "_"]) -> list[Shaped[np.ndarray, "product"]]:
     """Return the Cartesian product of some axes as flat columns, the last axis fastest."""
     return [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
 
 
-def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
+def cross(table: Arrays, name: str, values: Int[np.ndarray, "values"]) -> Over[Arrays, "... plans*values"]:
     """Return the table with each row repeated for each of `values`, which become the column `name`."""
     rows = len(next(iter(table.values())))
     if len(values) != 1:  # most choices of a search of few have one
@@ -64,19 +67,19 @@ def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
     return table | {name: np.tile(values, rows)}
 
 
-def take(table: Arrays, where: Truth | np.bool | slice) -> Arrays:
+def take(table: Arrays, where: bool | Bool[np.ndarray, "plans"] | Int[np.ndarray, "kept"] | np.bool | slice) -> Kept:
     """Return some rows of a table."""
     return {key: column[where] for key, column in table.items()}
 
 
-def changes(*columns: np.ndarray) -> np.ndarray:
-    """Return where a row of [N] columns differs from the row before it; True for the first row."""
+def changes(*columns: Shaped[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
+    """Return where a row of columns differs from the row before it; True for the first row."""
     differs = functools.reduce(operator.or_, [column[1:] != column[:-1] for column in columns])
     return np.concatenate([np.ones(min(len(columns[0]), 1), dtype=bool), differs])
 
 
-def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: SpaceBounds) -> Arrays:
-    """Return the [U] key table of all strategies; each is given by its (layer kinds, dimensions).
+def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: SpaceBounds) -> Keys:
+    """Return the key table of all strategies; each is given by its (layer kinds, dimensions).
 
     Beside `KEY_COLUMNS` it has the column `BOXES`.
     """
@@ -87,7 +90,7 @@ def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, i
 
 def _strategy_keys(
     code: int, layers: Sequence[DerivedLayer], dimensions: Mapping[str, int], bounds: SpaceBounds
-) -> Arrays:
+) -> Keys:
     used = [axis for axis in MODEL_AXES if any(axis in layer.axes for layer in layers)]
     axes = [axis for axis in used if axis in REPLICA_AXES]
     degrees = _degrees(len(axes), bounds.num_gpus)
@@ -119,8 +122,8 @@ def _strategy_keys(
     return {name: np.concatenate([part[name] for part in parts]) for name in KEY_COLUMNS}
 
 
-def _degrees(count: int, num_gpus: Sequence[int]) -> np.ndarray:
-    """Return all [count, N] degrees whose product divides one of the GPU counts."""
+def _degrees(count: int, num_gpus: Sequence[int]) -> Int[np.ndarray, "{count} plans"]:
+    """Return all degrees, in rows, whose product divides one of the GPU counts."""
     degrees = np.ones((0, 1), dtype=np.int64)
     for _ in range(count):
         column, degree = grid(np.arange(degrees.shape[1]), all_divisors(num_gpus))
@@ -135,7 +138,7 @@ def even_domains(bounds: SpaceBounds) -> list[int]:
     return sorted({domain for number in bounds.num_gpus for domain in fills(number, bounds.limits)})
 
 
-def _with_shares(table: Arrays, axes: list[str], bounds: SpaceBounds) -> Arrays:
+def _with_shares(table: Arrays, axes: list[str], bounds: SpaceBounds) -> Kept:
     """Add, per axis, the members of a group that share a fast domain."""
     possible = all_divisors(even_domains(bounds))
     table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
@@ -153,7 +156,7 @@ def _with_shares(table: Arrays, axes: list[str], bounds: SpaceBounds) -> Arrays:
     return table
 
 
-def _with_laid_shares(table: Arrays, axes: list[str], bounds: SpaceBounds, possible: np.ndarray) -> Arrays:
+def _with_laid_shares(table: Arrays, axes: list[str], bounds: SpaceBounds, possible: Int[np.ndarray, "shares"]) -> Kept:
     """Return the rows whose groups consecutive ranks lay as no divisors of the degrees do."""
     size = bounds.limits.nvs_size
     if not axes or not any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus):
@@ -176,7 +179,7 @@ def _with_laid_shares(table: Arrays, axes: list[str], bounds: SpaceBounds, possi
     return take(laid, ~(even_shares(laid, axes) & possible_shares))
 
 
-def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Arrays:
+def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Kept:
     """Add the degrees of ep that nest in the ranks of some number of replicas."""
     degrees = np.array(bounds.searched.ep, dtype=np.int64) if bounds.searched.ep else all_divisors(bounds.num_gpus)
     table = cross(table, "ep", degrees)
@@ -185,7 +188,7 @@ def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds
     return take(table, np.logical_or.reduce(fits))
 
 
-def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Arrays:
+def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: SpaceBounds) -> Kept:
     """Replace the ep share of 1 by each share that some placement of replicas gives."""
     domains = even_domains(bounds)
     shares = {*all_divisors(domains).tolist()}

@@ -14,10 +14,12 @@ from typing import TypeVar
 
 import numpy as np
 
-Whole = int | np.ndarray  # a whole number of one plan, or [N] of N plans
-Truth = bool | np.ndarray  # of one plan, or [N] of N plans
+from dsx.records import Bool, Int
+
+Whole = int | Int[np.ndarray, "*#plans"]  # a whole number of one plan, or of each of many
+Truth = bool | Bool[np.ndarray, "*#plans"]
 W = TypeVar("W", bound=int | np.ndarray)
-Columns = Mapping[str, Whole]  # one plan or N plans by column, names as codes
+Columns = Mapping[str, Whole]  # one plan or many by column, names as codes
 
 REPLICA_AXES = ("tp", "tp2", "cp")  # the axes of a replica that ep may nest in; it may nest in dp too
 
@@ -39,12 +41,12 @@ def zero_replicas_nest(plan: Columns, expert_axes: Collection[str]) -> Truth:
     return (plan["ep"] == 1) | (holders % plan["zero_replicas"] == 0)
 
 
-def share_of_shares(keys: Columns, expert_axes: Collection[str], replicas: Whole) -> np.ndarray:
+def share_of_shares(keys: Columns, expert_axes: Collection[str], replicas: Whole) -> Int[np.ndarray, "*#plans"]:
     """Return the members that an ep group has in a fast domain with so many `replicas`, as the shares tell."""
     return np.gcd(keys["ep"], nesting_ranks(keys, expert_axes, "_nvs") * replicas)
 
 
-def share_of_row(keys: Columns, expert_axes: Collection[str], size: int) -> np.ndarray:
+def share_of_row(keys: Columns, expert_axes: Collection[str], size: int) -> Int[np.ndarray, "*#plans"]:
     """Return the fewest members that an ep group has among `size` consecutive ranks of a job."""
     stride: Whole = 1  # ranks from one member to the next
     nested: Whole = 1
@@ -58,9 +60,9 @@ def share_of_row(keys: Columns, expert_axes: Collection[str], size: int) -> np.n
 
 
 def ep_constraints(
-    keys: Mapping[str, np.ndarray], expert_axes: Sequence[Collection[str]], size: int | None = None
-) -> np.ndarray:
-    """Return [4, U] what the ep groups of keys require of the replicas: `whole`, `wide`, `near`, `in_row`.
+    keys: Mapping[str, Int[np.ndarray, "keys"]], expert_axes: Sequence[Collection[str]], size: int | None = None
+) -> Int[np.ndarray, "4 keys"]:
+    """Return what the ep groups of keys require of the replicas: `whole`, `wide`, `near`, `in_row`.
 
     An ep group spans `whole` replicas, and dp is a multiple of them. Inside a domain it consists of up to `wide` parts
     of one replica each, and takes `near` = gcd(wide, dp_nvs) of them. Where the shares do not tell the ranks of a

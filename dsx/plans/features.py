@@ -22,6 +22,7 @@ from dsx.plans.experts import REPLICA_AXES, Columns, Truth, Whole
 from dsx.plans.layer_layout import LAYOUT, of_text
 from dsx.plans.placement import ORDERS, axes_in
 from dsx.plans.plan import Plan
+from dsx.records import Bool, Int, Shaped
 
 PLACEMENT = "placement"  # the feature of a placement off the rank order
 UNEVEN = "uneven stages"
@@ -55,14 +56,14 @@ def feature_costs() -> dict[str, FeatureCost]:
 
 
 class Features(NamedTuple):
-    """The features of shard keys, or of the other choices: numbers and booleans, or arrays [N]."""
+    """The features of shard keys, or of the other choices."""
 
     cost: Whole  # of choices with another value than their default
     off: Truth  # whether the placement of these axes is off the rank order
     inside: Truth  # whether the groups of all these axes are within a fast domain
     shared: Truth  # whether an axis shares a fast domain
 
-    def take(self, rows: np.ndarray) -> "Features":
+    def take(self, rows: Shaped[np.ndarray, "chosen"]) -> "Features":
         """Return the features at some positions."""
         return Features(*(np.asarray(column)[rows] for column in self))
 
@@ -83,7 +84,7 @@ def of_choices(choices: Columns, uneven: Truth = False) -> Features:
     return several._replace(cost=several.cost + np.asarray(uneven) * _only(LAYOUT))
 
 
-def total_cost(key: Features, choices: Features) -> np.ndarray:
+def total_cost(key: Features, choices: Features) -> Int[np.ndarray, "*#plans"]:
     """Return the cost of plans, from the features of their keys and of their other choices."""
     off = key.off | choices.off | (choices.shared & np.logical_not(key.inside))
     return key.cost + choices.cost + off * _only(PLACEMENT)
@@ -111,8 +112,8 @@ def is_uneven(sizes: Sequence[int]) -> bool:
     return any(size != least for size in sizes[1:-1]) or max(sizes[0], sizes[-1]) > least + 1
 
 
-def uneven_of(layouts: Sequence[str]) -> np.ndarray:
-    """Return [N] which layouts, as texts of rows, `is_uneven` calls so."""
+def uneven_of(layouts: Sequence[str]) -> Bool[np.ndarray, "{len(layouts)}"]:
+    """Return which layouts, as texts of rows, `is_uneven` calls so."""
     uneven = {layout: bool(layout) and is_uneven(of_text(layout)) for layout in {*layouts}}
     return np.array([uneven[layout] for layout in layouts], dtype=bool)
 
@@ -170,7 +171,7 @@ def _features(columns: Columns, costly: Sequence[tuple[Choice, FeatureCost]], ax
 
 
 @cache
-def _points_by_code(choice: Choice) -> np.ndarray:
+def _points_by_code(choice: Choice) -> Int[np.ndarray, "codes"]:
     cost = feature_costs()[choice.name]
     points = np.zeros(max(choice.codes) + 1, dtype=np.int64)
     points[list(choice.codes)] = [cost.of(choice, choice.name_of(code)) for code in choice.codes]

@@ -33,7 +33,8 @@ from dsx.plans.choices import (
     REGION_NAMES,
     VALUES,
 )
-from dsx.plans.experts import Columns, Truth, Whole
+from dsx.plans.experts import Truth, Whole
+from dsx.records import Bool, Int
 
 _EXCHANGES = (ALL_GATHER, ALL_TO_ALL, RING)
 _CHOICES = tuple(
@@ -112,7 +113,7 @@ def of_regions(framework: FrameworkSpec, regions: Collection[str]) -> FrameworkS
     return framework.model_copy(update={"runs": boxes})
 
 
-Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+Filter = Callable[[Mapping[str, Int[np.ndarray, "rows"]]], Bool[np.ndarray, "rows"]]
 Selection = Mapping[str, Sequence[int | str]]
 Limitation = Mapping[str, Sequence[Limit]]
 
@@ -123,7 +124,7 @@ class _Selecting:
 
     columns: tuple[tuple[str, tuple[int | str, ...] | None, tuple[PlanLimit, ...]], ...]  # with values and bounds
 
-    def __call__(self, table: Mapping[str, np.ndarray]) -> np.ndarray:
+    def __call__(self, table: Mapping[str, Int[np.ndarray, "rows"]]) -> Bool[np.ndarray, "rows"]:
         good = np.ones(len(next(iter(table.values()))), dtype=bool)
         for column, values, bounds in self.columns:
             if column not in table:
@@ -149,7 +150,7 @@ def selecting(columns: Sequence[str], fix: Selection, limit: Mapping[str, Sequen
     )
 
 
-def _within(bound: PlanLimit, value: Whole, columns: Columns) -> Truth:
+def _within(bound: PlanLimit, value: Whole, columns: Mapping[str, Any]) -> Truth:
     """Return whether values are within a bound, elementwise, as far as `columns` tell."""
     if isinstance(bound, ProductLimit):
         return bound.number % (value * columns.get(bound.column, 1)) == 0
@@ -172,13 +173,13 @@ class Boxes:
 
     boxes: tuple[Box, ...]
 
-    def of_keys(self, keys: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return [U] the boxes that have each key: bit i is box i."""
+    def of_keys(self, keys: Mapping[str, Int[np.ndarray, "keys"]]) -> Int[np.ndarray, "keys"]:
+        """Return the boxes that have each key: bit i is box i."""
         bits = [box.keys(keys).astype(np.int64) << bit for bit, box in enumerate(self.boxes)]
         return functools.reduce(operator.or_, bits, np.zeros(len(keys["strategy"]), dtype=np.int64))
 
-    def keep(self, boxes: int, choices: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the [N] mask of the choices that go with keys of some `boxes`."""
+    def keep(self, boxes: int, choices: Mapping[str, Int[np.ndarray, "plans"]]) -> Bool[np.ndarray, "plans"]:
+        """Return the mask of the choices that go with keys of some `boxes`."""
         kept = np.zeros(len(next(iter(choices.values()))), dtype=bool)
         for bit, box in enumerate(self.boxes):
             if boxes >> bit & 1:

@@ -16,9 +16,10 @@ from dsx.config.sweep_fields import Limit
 from dsx.plans.blocks import Blocks, zero_replicas_of_whole_groups
 from dsx.plans.choices import CROSSED, NONE_CODE, PLACEMENT_COLUMNS, Choice
 from dsx.plans.codes import SearchedCodes
-from dsx.plans.enumerate import Arrays, SpaceBounds, changes, cross, take
+from dsx.plans.enumerate import Arrays, Kept, SpaceBounds, changes, cross, take
 from dsx.plans.frameworks import Boxes, compatible
 from dsx.plans.rules import RULES
+from dsx.records import Int
 
 VARIED = tuple(choice for choice in CROSSED if choice.varied_last)
 
@@ -27,7 +28,7 @@ class Variants:
     """The variants of the candidates of some blocks, which have the defaults of the choices `varied`.
 
     Attributes:
-        count: [P] variants of each placement, without itself.
+        count: variants of each placement, without itself.
         num_unlike: variants of all placements that have unlike ones.
     """
 
@@ -48,8 +49,8 @@ class Variants:
         self.count = self._count[self._class]
         self.num_unlike = len(origin)
 
-    def of(self, placement: np.ndarray) -> tuple[np.ndarray, Arrays]:
-        """Return the variants of [N] placements: the position of the original of each, and the varied columns."""
+    def of(self, placement: Int[np.ndarray, "plans"]) -> tuple[Int[np.ndarray, "kept"], Kept]:
+        """Return the variants of some placements: the position of the original of each, and the varied columns."""
         origin, place = _members(self._count, self._class[placement])
         return origin, take(self._columns, place)
 
@@ -84,16 +85,18 @@ def _has_plans_of(box: BoxSpec, other: BoxSpec, leaving_out: Sequence[str]) -> b
     return fixed and limited and strategies
 
 
-def _standing_for_recompute(recompute: np.ndarray, boxes: Boxes) -> np.ndarray:
-    """Return [P] values of `recompute` that stand for the values of placements: variants go with both or with none."""
+def _standing_for_recompute(recompute: Int[np.ndarray, "placements"], boxes: Boxes) -> Int[np.ndarray, "placements"]:
+    """Return values of `recompute` that stand for the values of placements: variants go with both or with none."""
     codes, of_placement = np.unique(recompute, return_inverse=True)
     kept = [choices({"recompute": codes}) for box in boxes.boxes for choices in box.choices]
     _, first, which = np.unique(np.stack([codes == NONE_CODE, *kept]), axis=1, return_index=True, return_inverse=True)
     return codes[first][which][of_placement]
 
 
-def _classes(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the position of the first row of each class of equal rows, and [P] the class of each row."""
+def _classes(
+    columns: Sequence[Int[np.ndarray, "rows"]],
+) -> tuple[Int[np.ndarray, "classes"], Int[np.ndarray, "rows"]]:
+    """Return the position of the first row of each class of equal rows, and the class of each row."""
     order = np.lexsort(columns)
     begins = changes(*(column[order] for column in columns))
     of_row = np.empty(len(order), dtype=np.int64)
@@ -101,7 +104,7 @@ def _classes(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return order[begins], of_row
 
 
-def _crossed(table: Arrays, bounds: SpaceBounds, varied: Sequence[Choice], searched: SearchedCodes) -> Arrays:
+def _crossed(table: Arrays, bounds: SpaceBounds, varied: Sequence[Choice], searched: SearchedCodes) -> Kept:
     """Return the variants of placements, in their order, by the varied columns and `origin`."""
     names = [choice.name for choice in varied]
     usual = {choice.name: choice.default_code for choice in varied}
@@ -120,7 +123,7 @@ def _crossed(table: Arrays, bounds: SpaceBounds, varied: Sequence[Choice], searc
     return {name: table[name] for name in ("origin", *names)}
 
 
-def _with_values(table: Arrays, name: str, values: np.ndarray, bounds: SpaceBounds) -> Arrays:
+def _with_values(table: Arrays, name: str, values: Int[np.ndarray, "values"], bounds: SpaceBounds) -> Kept:
     """Return a table with each row repeated for each of `values` of a choice that it may have."""
     rules = [rule for rule in RULES if name in rule.reads and {*table, name} >= {*rule.reads}]
     read = {"boxes", *bounds.boxes.restricted}.union(*(rule.reads for rule in rules))
@@ -142,8 +145,10 @@ def _with_values(table: Arrays, name: str, values: np.ndarray, bounds: SpaceBoun
     return take(table, origin) | {name: classes[name][place]}
 
 
-def _members(count: np.ndarray, of_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each member of the class of each of [N] rows, the row and the place among all `count` members."""
+def _members(
+    count: Int[np.ndarray, "classes"], of_row: Int[np.ndarray, "rows"]
+) -> tuple[Int[np.ndarray, "members"], Int[np.ndarray, "members"]]:
+    """Return, for each member of the class of each row, the row and the place among all `count` members."""
     first, members = (np.cumsum(count) - count)[of_row], count[of_row]
     row = np.repeat(np.arange(len(of_row)), members)
     within = np.arange(len(row)) - np.repeat(np.cumsum(members) - members, members)

@@ -26,10 +26,11 @@ from dsx.notation.sharded_layer import local_size
 from dsx.notation.syntax import AXES, Rule
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import BY_NAME, JOINED, KEY_COLUMNS, MODEL_AXES, STEP_COLUMNS
-from dsx.plans.experts import Columns, Truth, Whole
+from dsx.plans.experts import Columns, Whole
 from dsx.plans.placement import divisors
 from dsx.plans.plan import Plan
 from dsx.plans.rules import DEGREES, RULES, Limits, Reason
+from dsx.records import Array, ArrayLike, Bool, Real
 
 _OF_KEYS = tuple(name for name in KEY_COLUMNS if name.removesuffix("_nvs") in AXES)
 _OF_STEPS = tuple(name for name in STEP_COLUMNS if name not in ("num_gpus", "global_batch_size"))
@@ -43,7 +44,7 @@ class Test:
     relation: str  # of RELATIONS; "in" for codes
     bound: int | str | tuple[int, ...]
 
-    def holds(self, columns: Columns) -> Truth:
+    def holds(self, columns: Mapping[str, Real[ArrayLike, "*#plans"]]) -> bool | Bool[Array, "*#plans"]:
         """Return whether it holds, elementwise."""
         value = columns[self.column]
         if isinstance(self.bound, tuple):
@@ -70,7 +71,7 @@ class FieldCondition:
         """Whether the shard key decides it; else the choices of the step do."""
         return self.columns <= {*_OF_KEYS}
 
-    def holds(self, columns: Columns) -> Truth:
+    def holds(self, columns: Mapping[str, Real[ArrayLike, "*#plans"]]) -> bool | Bool[Array, "*#plans"]:
         """Return whether plans meet it, elementwise; names in `columns` are codes."""
         needs = [functools.reduce(operator.or_, [test.holds(columns) for test in need], False) for need in self.needs]
         return functools.reduce(operator.and_, needs)

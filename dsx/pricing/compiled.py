@@ -19,13 +19,13 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from dsx.cost.context import StepCosts
-from dsx.cost.layer import LayerCosts, layer_costs
+from dsx.cost.layer import layer_costs
+from dsx.cost.shapes import Chosen, Cuts, PlanFloats
 from dsx.cost.step import Workload
 from dsx.pricing.fill import ChainModel, Chains
-from dsx.pricing.keys import KeyBatch, KeyCosts, ranges_of
+from dsx.pricing.keys import KeyBatch, KeyCosts, PartCosts, ranges_of
 from dsx.pricing.problem import Plans, Problem, costs, none_priced, pad
-from dsx.pricing.row_costs import Rows, plans_of
+from dsx.pricing.row_costs import PlanCosts, Rows, plans_of
 from dsx.records import make_pytrees, tree_map
 
 make_pytrees()
@@ -83,8 +83,8 @@ _LENGTHS = (1024, 8192)  # keys of a compiled batch
 _price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
 
 
-def layer_costs_of(problem: Problem, batches: Iterable[KeyBatch]) -> list[LayerCosts]:
-    """Return the costs of a layer for the keys of some batches, [H, U] or [H, J, U] a part.
+def layer_costs_of(problem: Problem, batches: Iterable[KeyBatch]) -> list[PartCosts]:
+    """Return the costs of a layer for the keys of some batches.
 
     One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
     """
@@ -92,12 +92,12 @@ def layer_costs_of(problem: Problem, batches: Iterable[KeyBatch]) -> list[LayerC
     return [part for _, parts in priced for part in parts]
 
 
-def _of_batch(problem: Problem, device: object, batch: KeyBatch) -> list[LayerCosts]:
+def _of_batch(problem: Problem, device: object, batch: KeyBatch) -> list[PartCosts]:
     """Price the keys of a batch at all hardware points, a fixed length at a time."""
     which = batch.which
     short, long = _LENGTHS
     length, num_works = (short, short) if len(which) <= short else (long, long // 4)
-    parts: list[LayerCosts] = []
+    parts: list[PartCosts] = []
     with jax.default_device(device), jax.enable_x64(True):
         for start, stop in ranges_of(which, num_works, length):
             works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
@@ -119,13 +119,13 @@ def compiled_in(float64: bool) -> Iterator[None]:
 
 
 def joined(tiles: Sequence[Result], count: int) -> Result:
-    """Return what was found for [N] plans, from tiles of which the last one may be padded; as NumPy arrays."""
+    """Return what was found for plans, from tiles of which the last one may be padded; as NumPy arrays."""
     return tree_map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], tiles[0], *tiles[1:])
 
 
 def row_tiles(
     problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.float64
-) -> Iterator[tuple[np.ndarray, Plans, Workload]]:
+) -> Iterator[tuple[Chosen, Plans, Workload]]:
     """Yield the rows of each tile, of which the last one may be repeated, as plans with the workload."""
     count = len(rows.positions)
     for start in range(0, count, TILE):
@@ -137,8 +137,8 @@ def row_tiles(
 _FEW_STAGES = 16  # of a tile, or as many as the chain has layers: cuts into fewer are padded with empty ones
 
 
-def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type) -> StepCosts:
-    """Price [N] rows with one chunk per stage, with the given cuts [N, L + 1]."""
+def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: Cuts, dtype: type) -> PlanCosts:
+    """Price rows with one chunk per stage, with the given cuts."""
     order, most, float64 = np.argsort(rows.choices["pp"], kind="stable"), cuts.shape[1] - 1, dtype is np.float64
     tiles = [none_priced(float64)]
     for tile, plans, workload in row_tiles(problem, table, rows.take(order), dtype):
@@ -153,7 +153,7 @@ def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray,
 def of_row_tiles(
     function: Callable[..., Result], problem: Problem, table: KeyCosts, rows: Rows, *static: bool
 ) -> Result:
-    """Return what a function of plans, workload and static arguments says of [N] rows."""
+    """Return what a function of plans, workload and static arguments says of rows."""
     tiles: list[Result] = []
     for _, plans, workload in row_tiles(problem, table, rows):
         with compiled_in(True):
@@ -165,9 +165,9 @@ _SMALL = 1 << 8  # plans of a tile if only a few are left
 
 
 def of_chain_tiles(
-    function: Callable[..., Result], model: ChainModel, chains: Chains, arrays: Sequence[np.ndarray]
+    function: Callable[..., Result], model: ChainModel, chains: Chains, arrays: Sequence[PlanFloats]
 ) -> Result:
-    """Return what a function of `dsx.pricing.fill` says: of a model, [N] chains, their most stages, and [N] arrays.
+    """Return what a function of `dsx.pricing.fill` says: of a model, chains, their most stages, and arrays.
 
     Plans of a tile should be alike: each stage is filled until the last of them has its layers.
     """

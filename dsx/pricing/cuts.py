@@ -27,22 +27,22 @@ from dsx.config.model_file import has_experts
 from dsx.cost.context import StepCosts
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import Room, StepInterval, plan_facts, room, sources_like, step_interval, thinness
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import Cuts, PerPlan, PlanBools, PlanFloats, PlanInts, Rounds
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload, pipeline_at
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import NUM_STAGES, in_every_pass
 from dsx.plans.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
 from dsx.plans.codes import candidate_ids
-from dsx.plans.enumerate import Arrays
+from dsx.plans.enumerate import Arrays, Keys
 from dsx.plans.layer_layout import starts
 from dsx.plans.rules import Limits
 from dsx.plans.violations import HOST_MEMORY, MEMORY
 from dsx.pricing.keys import KeyCosts
 from dsx.pricing.probe import probed_cuts
 from dsx.pricing.problem import Plans, Problem, none_priced, price, stage_costs
-from dsx.pricing.row_costs import MANY, Rows, machines, plans_of, price_rows
-from dsx.records import tree_map
+from dsx.pricing.row_costs import MANY, PlanCosts, Rows, machines, plans_of, price_rows
+from dsx.records import Float, Int, Over, Shaped, tree_map
 
 _ROUNDING = 1e-12  # a sum of layers in another order may be larger by this
 _WHOLE = 1e-9  # numbers of layers closer to an integer are it
@@ -50,49 +50,46 @@ _WHOLE = 1e-9  # numbers of layers closer to an integer are it
 
 @dataclass(frozen=True)
 class RunChains:
-    """The chains of N plans of one model: R runs of equal layers, first to last.
+    """The chains of plans of one model: runs of equal layers, first to last."""
 
-    Its methods take and return [N] arrays.
-    """
-
-    counts: np.ndarray  # [R]
-    seconds: np.ndarray  # [R, N] seconds of a microbatch on one layer
+    counts: Float[np.ndarray, "runs"]
+    seconds: Float[np.ndarray, "runs plans"]  # of a microbatch on one layer
 
     @property
     def num_layers(self) -> float:
         """Layers of the chain."""
         return float(self.counts.sum())
 
-    def before(self, layers: np.ndarray) -> np.ndarray:
+    def before(self, layers: PlanFloats) -> PlanFloats:
         """Return the seconds of the first `layers` layers."""
         of_runs = np.minimum(np.maximum(layers - self._first_layers, 0.0), self.counts[:, None])
         return (of_runs * self.seconds).sum(axis=0)
 
-    def within(self, seconds: np.ndarray) -> np.ndarray:
+    def within(self, seconds: PlanFloats) -> PlanFloats:
         """Return how many of the first layers take `seconds`, with the fraction of the last one."""
         of_runs = np.maximum((seconds - self._first_seconds) / self.seconds, 0.0)
         return np.minimum(of_runs, self.counts[:, None]).sum(axis=0)
 
     @cached_property
-    def _first_layers(self) -> np.ndarray:
-        """[R, 1] layers before each run."""
+    def _first_layers(self) -> Float[np.ndarray, "runs 1"]:
+        """Layers before each run."""
         return (np.cumsum(self.counts) - self.counts)[:, None]
 
     @cached_property
-    def _first_seconds(self) -> np.ndarray:
-        """[R, N] seconds before each run."""
+    def _first_seconds(self) -> Float[np.ndarray, "runs plans"]:
+        """Seconds before each run."""
         of_runs = self.counts[:, None] * self.seconds
         return np.concatenate([np.zeros_like(of_runs[:1]), np.cumsum(of_runs[:-1], axis=0)])
 
 
 class _Fill(NamedTuple):
-    boundaries: np.ndarray  # [K + 1, N] of the chunks; after the last one the last boundary
-    largest: np.ndarray  # [N] seconds of the largest chunk
-    exceeded: np.ndarray  # [N] seconds of the smallest chunk with the layer that the bound kept out
+    boundaries: Float[np.ndarray, "boundaries plans"]  # of the chunks; after the last one the last boundary
+    largest: PlanFloats  # seconds of the largest chunk
+    exceeded: PlanFloats  # seconds of the smallest chunk with the layer that the bound kept out
 
 
 def chain_of(stack: Stack, seconds: Sequence[PerPlan]) -> RunChains:
-    """Return the chains of plans from the [N] seconds of a microbatch on a layer of each kind.
+    """Return the chains of plans from the seconds of a microbatch on a layer of each kind.
 
     Kinds that alternate count as their mix.
     """
@@ -105,10 +102,10 @@ def chain_of(stack: Stack, seconds: Sequence[PerPlan]) -> RunChains:
     return RunChains(np.array([sum(counts) for _, counts in runs]), np.stack(np.broadcast_arrays(*of_layers)))
 
 
-def balanced_cuts(chain: RunChains, pp: np.ndarray, vpp: np.ndarray, largest_s: np.ndarray) -> np.ndarray:
-    """Return the [N, L + 1] boundaries of the chunks of N plans; those after the last chunk are L.
+def balanced_cuts(chain: RunChains, pp: PlanInts, vpp: PlanInts, largest_s: PlanFloats) -> Cuts:
+    """Return cuts of which no chunk takes longer than `largest_s`, which some cut keeps.
 
-    No chunk takes longer than `largest_s`, which some cut keeps. Every plan has at least as many layers as chunks.
+    Every plan has at least as many layers as chunks.
     """
     chunks = (pp * vpp).astype(np.float64)
     allowed = largest_s * (1.0 + _ROUNDING)
@@ -138,8 +135,8 @@ def balanced_cuts(chain: RunChains, pp: np.ndarray, vpp: np.ndarray, largest_s: 
     return boundaries.T
 
 
-def least_largest_chunk_s(chain: RunChains, chunks: np.ndarray) -> np.ndarray:
-    """Return the least seconds [N] of the largest of `chunks` [N] chunks of at least one layer each, over all cuts."""
+def least_largest_chunk_s(chain: RunChains, chunks: PlanFloats) -> PlanFloats:
+    """Return the least seconds of the largest of `chunks` chunks of at least one layer each, over all cuts."""
     mean = chain.before(np.full_like(chunks, chain.num_layers)) / chunks
     low = np.maximum(mean, chain.seconds.max(axis=0))
     high = np.full_like(low, np.inf)
@@ -157,7 +154,7 @@ def least_largest_chunk_s(chain: RunChains, chunks: np.ndarray) -> np.ndarray:
     return high
 
 
-def _fill(chain: RunChains, chunks: np.ndarray, bound: np.ndarray) -> _Fill:
+def _fill(chain: RunChains, chunks: PlanFloats, bound: PlanFloats) -> _Fill:
     """Fill each chunk as far as the bound allows, and one layer is left for each later chunk."""
     allowed = bound * (1.0 + _ROUNDING)
     start, boundaries = np.zeros_like(chunks), [np.zeros_like(chunks)]
@@ -173,8 +170,8 @@ def _fill(chain: RunChains, chunks: np.ndarray, bound: np.ndarray) -> _Fill:
     return _Fill(np.stack(boundaries), largest, exceeded)
 
 
-def _earliest(chain: RunChains, chunks: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Return the earliest boundaries [K + 1, N] from which the later chunks hold all remaining layers."""
+def _earliest(chain: RunChains, chunks: PlanFloats, allowed: PlanFloats) -> Float[np.ndarray, "boundaries plans"]:
+    """Return the earliest boundaries from which the later chunks hold all remaining layers."""
     stop = np.full_like(chunks, chain.num_layers)
     boundaries = [stop]
     for chunk in reversed(range(int(chunks.max(initial=0)))):
@@ -184,13 +181,13 @@ def _earliest(chain: RunChains, chunks: np.ndarray, allowed: np.ndarray) -> np.n
     return np.stack(boundaries[::-1])
 
 
-def _farthest(chain: RunChains, seconds: np.ndarray) -> np.ndarray:
+def _farthest(chain: RunChains, seconds: PlanFloats) -> PlanFloats:
     """Return how many of the first layers are done within `seconds`."""
     return np.floor(chain.within(seconds) + _WHOLE)
 
 
-def even_cuts(limits: Limits, pp: np.ndarray, vpp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the [N, L + 1] boundaries of even cuts, and which plans have one (`dsx.cost.stages`)."""
+def even_cuts(limits: Limits, pp: PlanInts, vpp: PlanInts) -> tuple[Cuts, PlanBools]:
+    """Return the even cuts, and which plans have one (`dsx.cost.stages`)."""
     chain, chunks = limits.chain, (pp * vpp)[:, None]
     counted = (chain.body % chunks != 0).astype(np.int64)  # layers that embedding and head count as
     number = np.arange(chain.num_layers + 1)
@@ -204,8 +201,8 @@ _OF_REPLICAS = ("num_gpus", "global_batch_size")
 _OF_REDUCTIONS = ("dp", "dp_nvs", "zero_stage", "zero_replicas")  # nor on these, but for reductions in every pass
 
 
-def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the boundaries [M, L + 1] of the cuts of N rows, and the row of each."""
+def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Over[Cuts, "... cuts"], Int[np.ndarray, "cuts"]]:
+    """Return the cuts of rows, several of each, and the row of each."""
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
     of_chunks, of_stages = _balanced_cuts(problem, table, rows)
     even, divides = even_cuts(problem.limits(), pp, vpp)
@@ -213,8 +210,8 @@ def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarra
     return np.stack([of_chunks, of_stages, even])[exists], np.nonzero(exists)[1]
 
 
-def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
-    """Return the [N] least seconds of the pipeline of a row with one of its cuts, whether or not it fits."""
+def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> PlanFloats:
+    """Return the least seconds of the pipeline of a row with one of its cuts, whether or not it fits."""
     reduce = [any(in_every_pass(stage, way) for way in (FORWARD, BACKWARD)) for stage in range(NUM_STAGES)]
     in_passes = np.array(reduce)[rows.choices["zero_stage"]]
     columns = {
@@ -237,8 +234,8 @@ def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarr
     return least_s[which]
 
 
-def rounds_of(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
-    """Return the [R, S + 1, N] boundaries of R rounds of chunks of cuts; the chunks that a cut lacks are empty."""
+def rounds_of(cuts: Cuts, pp: PlanInts, vpp: PlanInts) -> Rounds:
+    """Return the boundaries of rounds of chunks of cuts; the chunks that a cut lacks are empty."""
     first = pp[:, None] * np.arange(vpp.max())
     stage = np.minimum(np.arange(pp.max() + 1), pp[:, None])
     at = np.minimum(first[:, :, None] + stage[:, None, :], (pp * vpp)[:, None, None])
@@ -246,7 +243,7 @@ def rounds_of(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
 
 
 @xp.unchecked
-def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Cuts, Cuts]:
     """Return the cuts that balance chunks before stages, and those that balance stages alone."""
     plans, workload = plans_of(problem, table, rows)
     chain = chain_of(workload.stack, stage_costs(plans, workload).forward_backward_s)
@@ -260,8 +257,10 @@ def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.nd
     return of_chunks[which], of_stages[which]
 
 
-def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of each of the distinct rows of an array [N, C], and [N] which of them each row is."""
+def distinct_rows(
+    rows: Shaped[np.ndarray, "rows columns"],
+) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
+    """Return the first of each of the distinct rows, and which of them each row is."""
     # Rows as bytes are sorted several times as fast as rows of numbers.
     rows = np.ascontiguousarray(rows)
     as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
@@ -276,19 +275,16 @@ Goal = Literal["fastest", "least memory", "fastest, else least memory"]
 
 
 class Priced(NamedTuple):
-    """The costs of N rows as NumPy arrays, and the boundaries of their chunks [N, L + 1] in a chain of L layers.
+    """The costs of rows as NumPy arrays, and their cuts: chunk c of stage i is interval c p + i of the chain."""
 
-    Chunk c of stage i is interval c p + i of the chain. Boundaries after the last chunk are L.
-    """
-
-    costs: StepCosts
-    cuts: np.ndarray
+    costs: PlanCosts
+    cuts: Cuts
 
 
 def price_best_cuts(
     problem: Problem, table: KeyCosts, rows: Rows, goal: Goal = "fastest, else least memory", float64: bool = True
 ) -> Priced:
-    """Find and price the best cut of [N] rows, in float64 or float32.
+    """Find and price the best cut of rows, in float64 or float32.
 
     With the goal "fastest" the costs of a row that fits with no cut are infinite.
     """
@@ -303,8 +299,8 @@ def price_best_cuts(
     return tree_map(lambda *columns: np.concatenate(columns)[back], of_one, of_several)
 
 
-def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type = np.float64) -> Priced:
-    """Price [N] rows with the given cuts [N, L + 1]."""
+def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: Cuts, dtype: type = np.float64) -> Priced:
+    """Price rows with the given cuts."""
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
     if len(pp) >= MANY and (vpp == 1).all():
         from dsx.pricing.compiled import price_tiles
@@ -320,21 +316,21 @@ def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, 
 
 
 def price_chunks(
-    problem: Problem, table: KeyCosts, rows: Rows, boundaries: np.ndarray, dtype: type = np.float64
-) -> StepCosts:
-    """Price [N] rows with the given chunks, [R, S + 1, N] boundaries (`dsx.cost.stages.stages_between`)."""
+    problem: Problem, table: KeyCosts, rows: Rows, boundaries: Rounds, dtype: type = np.float64
+) -> PlanCosts:
+    """Price rows with the given chunks."""
     plans, workload = plans_of(problem, table, rows, dtype)
     return price(plans, workload, boundaries, dtype is np.float64)
 
 
-def boundaries_of(layers: Sequence[int], pp: int) -> np.ndarray:
-    """Return the [R, pp + 1] boundaries of R rounds of chunks with these numbers of layers, as a layout lists them."""
+def boundaries_of(layers: Sequence[int], pp: int) -> Int[np.ndarray, "rounds {pp+1}"]:
+    """Return the boundaries of rounds of chunks with these numbers of layers, as a layout lists them."""
     ends = np.array(starts(layers))
     return np.stack([ends[first : first + pp + 1] for first in range(0, len(layers), pp)])
 
 
-def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
-    """Return [N] cuts as text: the layers of each chunk, "21,20,20,21"."""
+def layers_of_stages(cuts: Cuts) -> Shaped[np.ndarray, "plans"]:
+    """Return cuts as text: the layers of each chunk, "21,20,20,21"."""
     first, which = distinct_rows(cuts.astype(np.int16))
     texts = np.empty(len(first), dtype=object)
     texts[:] = [",".join(str(size) for size in row if size) for row in np.diff(cuts[first], axis=1).tolist()]
@@ -365,7 +361,7 @@ def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: t
 
 
 def _least_bytes(plans: Plans, workload: Workload) -> PerPlan:
-    """Return [N] what the fullest GPU needs at least, bytes; `dsx.cost.cut_bounds` says why."""
+    """Return what the fullest GPU needs at least, bytes; `dsx.cost.cut_bounds` says why."""
     return CutBounds(stage_costs(plans, workload)).peak_bytes
 
 
@@ -373,8 +369,8 @@ def _room(problem: Problem, rows: Rows) -> Room:
     return room(*machines(problem, rows.points), rows.choices["num_gpus"].astype(np.float64))
 
 
-def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit."""
+def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> tuple[Cuts, PlanBools]:
+    """Return the optimal cuts of rows, and which of them fit."""
     cuts, fits, uncut = probed_cuts(problem, table, rows, least_memory)
     at = np.flatnonzero(uncut)
     if len(at):
@@ -400,7 +396,7 @@ def _of_chunks(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype:
     return _finite_where(np.asarray(usable.holds(best.costs)), best) if goal == "fastest" else best
 
 
-def _finite_where(fits: np.ndarray, priced: Priced) -> Priced:
+def _finite_where(fits: PlanBools, priced: Priced) -> Priced:
     return priced._replace(costs=tree_map(lambda column: np.where(fits, column, np.inf), priced.costs))
 
 
@@ -436,8 +432,8 @@ def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
     return {"strategy": problem.strategies, **CODES}
 
 
-def candidate_columns(problem: Problem, keys: Arrays, positions: np.ndarray, choices: Arrays) -> Arrays:
-    """Return ``candidate`` and all columns of a plan for [N] rows of keys and choices."""
+def candidate_columns(problem: Problem, keys: Keys, positions: PlanInts, choices: Arrays) -> Arrays:
+    """Return ``candidate`` and all columns of a plan for rows of keys and choices."""
     count = len(positions)
     columns: Arrays = {name: keys[name][positions] for name in KEY_COLUMNS}
     columns |= {name: choices[name] for name in CHOICE_COLUMNS}
@@ -446,13 +442,13 @@ def candidate_columns(problem: Problem, keys: Arrays, positions: np.ndarray, cho
     return columns
 
 
-def cost_columns(costs: StepCosts) -> Arrays:
-    """Return the cost columns of a record of [N] arrays."""
+def cost_columns(costs: PlanCosts) -> Arrays:
+    """Return the cost columns of a record."""
     return {name: getattr(costs, name) for name in StepCosts.__dataclass_fields__}
 
 
-def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.ndarray) -> Arrays:
-    """Return the columns of the prediction interval of [N] step times."""
+def interval_columns(problem: Problem, num_gpus: PlanInts, step_time_s: PlanFloats) -> Arrays:
+    """Return the columns of the prediction interval of step times."""
     assumed = problem.assumptions_spec
     thin = thinness(sources_like(problem.likeness, assumed.trained_on))
     facts = plan_facts(num_gpus, problem.nvs_size, has_experts(problem.model.dimensions), thin)
@@ -460,10 +456,10 @@ def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.nda
     return {name: getattr(interval, name) for name in StepInterval.__dataclass_fields__}
 
 
-def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cuts: np.ndarray | None = None) -> Arrays:
-    """Return all columns of [N] priced rows, and `point`, the hardware point of each.
+def result_rows(problem: Problem, keys: Keys, rows: Rows, costs: PlanCosts, cuts: Cuts | None = None) -> Arrays:
+    """Return all columns of priced rows, and `point`, the hardware point of each.
 
-    `cuts` are the boundaries [N, L + 1] of best cuts; they become the column `stage_layers`.
+    `cuts` are best cuts; they become the column `stage_layers`.
     """
     columns = candidate_columns(problem, keys, rows.positions, rows.choices) | cost_columns(costs)
     columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])
@@ -476,21 +472,21 @@ def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cu
     return columns if cuts is None else columns | {"stage_layers": layers_of_stages(cuts)}
 
 
-def priced_rows(problem: Problem, keys: Arrays, table: KeyCosts, rows: Rows) -> Arrays:
-    """Return all columns of [N] rows, priced in float64."""
+def priced_rows(problem: Problem, keys: Keys, table: KeyCosts, rows: Rows) -> Arrays:
+    """Return all columns of rows, priced in float64."""
     if problem.optimal_cuts:
         priced = price_best_cuts(problem, table, rows)
         return result_rows(problem, keys, rows, priced.costs, priced.cuts)
     return result_rows(problem, keys, rows, price_rows(problem, table, rows))
 
 
-def no_rows(problem: Problem, keys: Arrays) -> Arrays:
+def no_rows(problem: Problem, keys: Keys) -> Arrays:
     """Return the columns of `priced_rows` without any row."""
     nothing = np.zeros(0, dtype=np.int64)
     rows = result_rows(problem, keys, Rows(nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing)), none_priced())
     return rows | ({"stage_layers": nothing.astype(object)} if problem.optimal_cuts else {})
 
 
-def joined(parts: Sequence[Arrays]) -> Arrays:
+def joined(parts: Sequence[Over[Arrays, "... _"]]) -> Arrays:
     """Return the rows of several tables as one."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

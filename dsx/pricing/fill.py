@@ -27,12 +27,12 @@ from dsx.cost.cut_bounds import FirstStage, StageBytes, first_stage, stage_bytes
 from dsx.cost.interval import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.sends import Sends
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import Column, Mask, PerPlan, PlanFloats
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
 from dsx.cost.step import sends_of
 from dsx.plans.codes import SearchedCodes
-from dsx.records import Array
+from dsx.records import Array, Bool, Float, Int
 from dsx.schedules.closed_forms import Passes
 
 Result = TypeVar("Result")
@@ -61,7 +61,7 @@ class ChainModel(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """The chains of N plans; leaves are [N], sequences have one for each kind of layer."""
+    """The chains of plans; sequences have an array for each kind of layer."""
 
     forward_s: Sequence[PerPlan]
     backward_s: Sequence[PerPlan]
@@ -73,24 +73,24 @@ class Chains(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A stage that is filled up to its limits, [N]."""
+    """A stage of each plan that is filled up to its limits."""
 
-    num_layers: Array
-    caused: Array  # by these layers; -inf without layers
-    next_caused: Array  # what they cause with one layer more; infinite where it may not have one, or does not fit
+    num_layers: Column
+    caused: Column  # by these layers; -inf without layers
+    next_caused: Column  # what they cause with one layer more; infinite where it may not have one, or does not fit
 
 
 class Probe(NamedTuple):
-    """Stages that are filled up to a bound, [N]."""
+    """Stages of each plan that are filled up to a bound."""
 
-    reached: Array  # whether they hold all layers
-    slowest: Array  # what the slowest of them causes
-    least_next: Array  # the least that one of them causes with one layer more
-    some_empty: Array  # whether one has no layer
+    reached: Mask  # whether they hold all layers
+    slowest: Column  # what the slowest of them causes
+    least_next: Column  # the least that one of them causes with one layer more
+    some_empty: Mask  # whether one has no layer
 
 
 def chains_of(costs: StageCosts, usable: Room, with_first: bool) -> Chains:
-    """Return the chains of [N] plans with so much room.
+    """Return the chains of plans with so much room.
 
     Only who cuts for time needs what first stages add to a step, which takes longer than all else.
     """
@@ -129,8 +129,8 @@ def load_of(model: ChainModel, chains: Chains, begin: PerPlan, end: PerPlan) -> 
     return chains.bytes_of.peak(layers, no_microbatch, model.stack, ChosenPlans(chains.choices, model.searched))
 
 
-def probe(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, first: Array, begin: Array) -> Probe:
-    """Fill the stages from `first` on with the layers from `begin` on, both [N]; `deepest` is the most stages.
+def probe(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Column, first: Column, begin: Column) -> Probe:
+    """Fill the stages from `first` on with the layers from `begin` on; `deepest` is the most stages.
 
     Each stage gets as many layers as keep the bound, so that one layer is left to each later stage. A stage that a plan
     does not have stays empty.
@@ -163,8 +163,8 @@ def probe(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, fir
     return Probe(begin == model.length, slowest, least_next, some_empty)
 
 
-def most_left(model: ChainModel, chains: Chains, stage: PerPlan, begin: Array) -> Array:
-    """Return [N] how many layers a stage may have that leaves one to each later stage; none where a plan lacks it."""
+def most_left(model: ChainModel, chains: Chains, stage: PerPlan, begin: Column) -> Column:
+    """Return how many layers a stage may have that leaves one to each later stage; none where a plan lacks it."""
     pp = chains.choices.pp
     later = xp.maximum(pp - 1.0 - stage, 0.0)
     return xp.where(stage < pp, xp.maximum(model.length - later - begin, 0.0), 0.0)
@@ -187,17 +187,17 @@ def passes(chains: Chains, layers: Layers) -> Passes:
 
 
 class _FillSearch(NamedTuple):
-    number: Array
-    at: Array  # [N] layers
-    low: Array  # the least and the most that they may be
-    high: Array
-    values: tuple[Any, ...]  # [2, N] of them, and of one more
+    number: Int[Array, ""]
+    at: Column  # layers
+    low: Column  # the least and the most that they may be
+    high: Column
+    values: tuple[Float[Any, "2 *#plans"], ...]  # of them, and of one more
 
 
 def most_layers(
-    of_layers: Callable[[Array], tuple[PerPlan, ...]], limits: Sequence[PerPlan], most: Array, near: Array
+    of_layers: Callable[[Array], tuple[PerPlan, ...]], limits: Sequence[PerPlan], most: Column, near: Column
 ) -> Filled:
-    """Return the largest number of layers [N], at most `most` and likely about `near`, that keeps all values' limits.
+    """Return the largest number of layers, at most `most` and likely about `near`, that keeps all values' limits.
 
     The values are nearly linear, so two neighbours tell where they reach their limits. They are part of the state of
     the loop: what a step computes of them is then computed once, where a compiler might repeat it for each use.
@@ -236,19 +236,19 @@ def most_layers(
 class EvenCut(NamedTuple):
     """The most even cuts that keep a bound."""
 
-    ends: Array  # [L, N] the end of each stage
-    earliest: Array  # [N] the least end of the first stage that lets the others keep the bound
-    exists: Array  # [N] whether there is one
+    ends: Int[Array, "layers plans"]  # the end of each stage
+    earliest: Float[Array, "plans"]  # the least end of the first stage that lets the others keep the bound
+    exists: Bool[Array, "plans"]  # whether there is one
 
 
 class _Ends(NamedTuple):
-    end: Array  # [N] of the first stage
-    open: Array  # whether it may be one
+    end: Column  # of the first stage
+    open: Mask  # whether it may be one
     values: tuple[PerPlan, ...]  # what a first stage causes, and needs
     best: tuple[Array, ...]
 
 
-def even_cut(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, most_first_s: PerPlan) -> EvenCut:
+def even_cut(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Column, most_first_s: PerPlan) -> EvenCut:
     """Return the most even cuts that keep a bound, of those whose first stage adds at most `most_first_s` to the step.
 
     `deepest` is the most stages of a plan.
@@ -281,8 +281,8 @@ def even_cut(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, 
     return EvenCut(ends, earliest, exists)
 
 
-def least_step_s(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array, earliest: Array) -> Array:
-    """Return [N] the least seconds of the slowest stage and of what the first stage adds, whose end is not `earliest`.
+def least_step_s(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Column, earliest: Column) -> Column:
+    """Return the least seconds of the slowest stage and of what the first stage adds, whose end is not `earliest`.
 
     The later stages cause at most `bound` if the first one ends no earlier. With more layers than keep the bound and
     one, it causes more and adds no less.
@@ -309,9 +309,9 @@ def first_s(model: ChainModel, chains: Chains, end: PerPlan) -> PerPlan:
 
 
 def _even_first(
-    model: ChainModel, chains: Chains, bound: Array, earliest: Array, most_first_s: PerPlan
-) -> tuple[Array, Array]:
-    """Return [N] the end of the first stage of the most even cut, and whether there is one."""
+    model: ChainModel, chains: Chains, bound: Column, earliest: Column, most_first_s: PerPlan
+) -> tuple[Column, Mask]:
+    """Return the end of the first stage of the most even cut, and whether there is one."""
     start, limits = xp.zeros_like(bound), limits_of(model, chains, bound)
     of_chain = load_of(model, chains, start, start + model.length)
 
@@ -331,8 +331,8 @@ def _even_first(
 def _visited(
     model: ChainModel,
     chains: Chains,
-    bound: Array,
-    earliest: Array,
+    bound: Column,
+    earliest: Column,
     visit: Callable[[_Ends], tuple[Array, ...]],
     best: tuple[Array, ...],
 ) -> tuple[Array, ...]:
@@ -355,8 +355,10 @@ def _visited(
     return xp.while_loop(lambda ends: ends.open.any(), next_end, start).best
 
 
-def _first_begins(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Array) -> Array:
-    """Return [L + 1, N] the first layer of each stage if later ones are filled from the end of the chain.
+def _first_begins(
+    model: ChainModel, chains: Chains, deepest: PerPlan, bound: Column
+) -> Int[Array, "{int(model.length)+1} plans"]:
+    """Return the first layer of each stage if later ones are filled from the end of the chain.
 
     Each earlier stage keeps a layer.
     """
@@ -385,8 +387,8 @@ def _first_begins(model: ChainModel, chains: Chains, deepest: PerPlan, bound: Ar
     return xp.while_loop(more, fill, state)[-1]
 
 
-def _nearest(model: ChainModel, chains: Chains, begin: Array, stages: Array, most: Array, near: Array) -> Array:
-    """Return [N] the number of the layers from `begin` on that are nearest to an equal share of them."""
+def _nearest(model: ChainModel, chains: Chains, begin: Column, stages: Column, most: Column, near: Column) -> Column:
+    """Return the number of the layers from `begin` on that are nearest to an equal share of them."""
 
     def load(count: Array) -> PerPlan:
         return load_of(model, chains, begin, begin + count)
@@ -405,7 +407,7 @@ class Fills:
     model: ChainModel
     compiled: bool
 
-    def __call__(self, function: Callable[..., Result], chains: Chains, *arguments: np.ndarray) -> Result:
+    def __call__(self, function: Callable[..., Result], chains: Chains, *arguments: PlanFloats) -> Result:
         """Return what `probe`, `even_cut` or `least_step_s` does for chains and its arguments after `deepest`."""
         if self.compiled and len(arguments[0]):
             from dsx.pricing.compiled import of_chain_tiles

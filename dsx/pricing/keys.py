@@ -23,23 +23,35 @@ import numpy as np
 
 from dsx.config.stack import ConditionsSpec
 from dsx.cost.context import OF_STEP, Fields, lacked, of_steps
-from dsx.cost.layer import COMM_COLUMN, OVERLAP, PASSES, TUPLES, LayerCosts, PassCosts, is_data_axis, layer_costs
+from dsx.cost.layer import (
+    BY_MODE,
+    COMM_COLUMN,
+    OVERLAP,
+    PASSES,
+    TUPLES,
+    LayerCosts,
+    PassCosts,
+    is_data_axis,
+    layer_costs,
+)
 from dsx.cost.layer_work import LayerWork, collective_shapes, layer_work, multiply_shapes
 from dsx.cost.measured_kernels import measurable, measured_times
 from dsx.cost.recomputation import MAIN_MODES, Codes, modes_of
+from dsx.cost.shapes import Chosen, KeyFloats
 from dsx.notation.syntax import AXES
 from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer
 from dsx.plans.choices import KEY_COLUMNS, MODEL_AXES, NONE_CODE
-from dsx.plans.enumerate import BOXES, Arrays, changes
+from dsx.plans.enumerate import BOXES, Keys, changes
 from dsx.plans.experts import ep_constraints
 from dsx.plans.placement import key_shares, may_cut_two_axes, rank_placement, units
 from dsx.pricing.problem import Problem, pad
-from dsx.records import ArrayLike, tree_map
+from dsx.records import ArrayLike, Bool, Float, Int, Over, tree_map
 from dsx.records import leaves as leaves_of
 from dsx.schedules.schedules import SCHEDULES
 
-# The costs of a key table: one record for each layer kind.
-KeyCosts = tuple[LayerCosts, ...]
+PointCosts = Over[LayerCosts, "points ... keys modes=_"]  # of keys at hardware points
+KeyCosts = tuple[PointCosts, ...]  # of a key table, for each layer kind
+PartCosts = Over[LayerCosts, "points ... _"]  # of some keys
 
 # The columns of a key that the work of a layer depends on.
 _KEY_WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
@@ -59,20 +71,23 @@ def power_of_two(count: int) -> int:
     return 1 << max(6, (count - 1).bit_length())
 
 
+_Shares = dict[str, KeyFloats]  # of a fast domain, or of a tier, by axis
+
+
 @dataclass(frozen=True, slots=True)
 class KeyBatch:
     """Some keys of one strategy, and their works."""
 
-    which: np.ndarray  # [U] the work of each key, increasing from 0
-    work: LayerWork
-    shares: Arrays  # {axis: [U]}
-    outer: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
-    rank_placement: tuple[np.ndarray, ...]  # [U], as in LayerWork
+    which: Int[np.ndarray, "keys"]  # the work of each key, increasing from 0
+    work: Over[LayerWork, "... keys=works"]
+    shares: _Shares
+    outer: tuple[_Shares, ...]  # for each tier between fast domain and outermost tier
+    rank_placement: tuple[KeyFloats, ...]  # as in LayerWork
 
-    def of_keys(self, works: np.ndarray, start: int, stop: int, length: int) -> LayerWork:
+    def of_keys(self, works: Int[np.ndarray, "works"], start: int, stop: int, length: int) -> LayerWork:
         """Return the work of the keys from `start` to `stop`, which have only these `works`, padded to a length."""
 
-        def padded(shares: Arrays) -> Arrays:
+        def padded(shares: _Shares) -> _Shares:
             return {axis: pad(share[start:stop], length) for axis, share in shares.items()}
 
         which = pad(self.which[start:stop] - self.which[start], length).astype(np.int32)
@@ -80,11 +95,8 @@ class KeyBatch:
         return replace(work, rank_placement=tuple(pad(of_keys[start:stop], length) for of_keys in self.rank_placement))
 
 
-def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
-    """Return the costs of each layer kind for a [U] key table at all H hardware points.
-
-    Leaves are NumPy float64, [H, U] or [H, J, U].
-    """
+def price_keys(problem: Problem, keys: Keys) -> KeyCosts:
+    """Return the costs of each layer kind for a key table at all hardware points, in NumPy float64."""
     never_recomputed = problem.workload.stack.embedding_and_head
     searched, network = problem.workload.searched, problem.cluster.network
     values = sorted({NONE_CODE, *searched.recompute})
@@ -107,25 +119,25 @@ class _KindTable(NamedTuple):
     """The keys under which a kind of layer is priced."""
 
     problem: Problem
-    keys: Arrays  # {column: [U]}
+    keys: Keys
     modes: Sequence[Codes]  # of recomputation
-    rank_placements: Sequence[np.ndarray]  # [U], as in LayerWork
+    rank_placements: Sequence[KeyFloats]  # as in LayerWork
     lacked: tuple[Fields, ...]  # as in LayerWork
 
 
 def _price_kind(
     problem: Problem,
     layers: Sequence[DerivedLayer],
-    keys: Arrays,
+    keys: Keys,
     modes: Sequence[Codes],
-    rank_placements: Sequence[np.ndarray],
-) -> LayerCosts:
+    rank_placements: Sequence[KeyFloats],
+) -> PointCosts:
     """Return the costs of one layer kind in some modes of recomputation; `layers` has its layer under each strategy."""
     conditions = of_steps(problem.assumptions.conditions, problem.workload.searched)
     sets = lacked(conditions, [name for name in _EFFECTS if any(_has_effect(layer, name) for layer in layers)])
     table = _KindTable(problem, keys, modes, rank_placements, sets)
     distinct: list[np.ndarray] = []  # per strategy, rows of its keys that this kind tells apart
-    priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
+    priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # position of each key among these
     for code, layer in enumerate(layers):
         of_strategy = np.flatnonzero(keys["strategy"] == code)
         rows, which = _distinct(table, layer, of_strategy)
@@ -143,8 +155,10 @@ def _price_kind(
     return _assembled(parts, priced_as, modes)
 
 
-def _distinct(table: _KindTable, layer: DerivedLayer, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of the `rows` [N] for each of the costs that a layer has under them, and [N] which each row has.
+def _distinct(
+    table: _KindTable, layer: DerivedLayer, rows: Chosen
+) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "chosen"]]:
+    """Return the first of some rows for each of the costs that a layer has under them, and which each row has.
 
     Embedding and head do not depend on the axes that divide the body alone.
     """
@@ -176,7 +190,7 @@ def _has_effect(layer: DerivedLayer, field: str) -> bool:
     return not axes or any(axis in layer.axes for axis in axes)
 
 
-def _batches(table: _KindTable, layer: DerivedLayer, of_strategy: np.ndarray) -> Iterator[KeyBatch]:
+def _batches(table: _KindTable, layer: DerivedLayer, of_strategy: Chosen) -> Iterator[KeyBatch]:
     """Yield some rows of a strategy, a bounded number of works at a time."""
     problem, keys = table.problem, table.keys
     # Consecutive keys that differ only in shares have one work.
@@ -193,8 +207,8 @@ def _batches(table: _KindTable, layer: DerivedLayer, of_strategy: np.ndarray) ->
 
 
 def outer_shares(
-    problem: Problem, code: int, keys: Arrays, rows: np.ndarray, axes: Sequence[str]
-) -> tuple[dict[str, np.ndarray], ...]:
+    problem: Problem, code: int, keys: Keys, rows: Chosen, axes: Sequence[str]
+) -> tuple[dict[str, Float[np.ndarray, "chosen"]], ...]:
     """Return how many members of groups share a unit of each tier between fast domain and outermost tier.
 
     `rows` are rows of the key table, all of the strategy `code`.
@@ -207,8 +221,13 @@ def outer_shares(
     return tuple(of_units)
 
 
-def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays, modes: Sequence[Codes] = MAIN_MODES) -> LayerWork:
-    """Return the work of a layer for [V] keys, with the measured operator times of the problem."""
+def work_of(
+    problem: Problem,
+    layer: DerivedLayer,
+    keys: dict[str, Int[np.ndarray, "works"]],
+    modes: Sequence[Codes] = MAIN_MODES,
+) -> LayerWork:
+    """Return the work of a layer for some keys, with the measured operator times of the problem."""
     arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     work = layer_work(*arguments, modes)
     if problem.operator_times is None:
@@ -217,7 +236,7 @@ def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays, modes: Sequence
     return replace(work, measured=times)
 
 
-def ranges_of(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
+def ranges_of(works: Int[np.ndarray, "keys"], num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of keys with at most `num_works` works and `num_keys` keys."""
     start = 0
     while start < len(works):
@@ -226,7 +245,7 @@ def ranges_of(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tupl
         start = stop
 
 
-def _price_on_numpy(problem: Problem, batch: KeyBatch) -> list[LayerCosts]:
+def _price_on_numpy(problem: Problem, batch: KeyBatch) -> list[PartCosts]:
     """Price the keys of a batch at one hardware point after the other."""
     parts: list[LayerCosts] = []
     for start, stop in ranges_of(batch.which, _ON_NUMPY, _ON_NUMPY):
@@ -237,8 +256,8 @@ def _price_on_numpy(problem: Problem, batch: KeyBatch) -> list[LayerCosts]:
     return parts
 
 
-def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[Codes]) -> LayerCosts:
-    """Join parts, with the same number of weight groups, and return the costs at [U] positions."""
+def _assembled(parts: list[PartCosts], positions: Int[np.ndarray, "keys"], modes: Sequence[Codes]) -> PointCosts:
+    """Join parts, with the same number of weight groups, and return the costs at some positions."""
     groups = max((part.group_size.shape[1] for part in parts), default=1)
 
     def joined(name: str, leaves: Sequence[ArrayLike]) -> np.ndarray:
@@ -246,7 +265,9 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[C
         if name in _ABSENT:
             widths = [((0, 0), (0, groups - leaf.shape[1]), (0, 0)) for leaf in leaves]
             leaves = [np.pad(leaf, w, constant_values=_ABSENT[name]) for leaf, w in zip(leaves, widths, strict=True)]
-        return np.concatenate(leaves, axis=-1)[..., positions] if leaves else np.zeros((1, 0))
+        if not leaves:
+            return np.zeros((1, *[len(modes)] * (name in BY_MODE), *[groups] * (name in _ABSENT), 0))
+        return np.concatenate(leaves, axis=-1)[..., positions]
 
     def column(name: str) -> Any:
         of_parts = [getattr(part, name) for part in parts]
@@ -276,7 +297,7 @@ class _Structure(NamedTuple):
     collectives: list[int]
 
 
-def first_of_each_plan(problem: Problem, keys: Arrays) -> Arrays:
+def first_of_each_plan(problem: Problem, keys: Keys) -> dict[str, Int[np.ndarray, "kept"]]:
     """Return the keys with each plan once: of the strategies that need least memory for it, the first.
 
     The key that is left is in the boxes of all of them.
@@ -306,8 +327,8 @@ def first_of_each_plan(problem: Problem, keys: Arrays) -> Arrays:
     return {name: column[~dropped] for name, column in (keys | {BOXES: boxes}).items()}
 
 
-def numbered(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Return [N] numbers that are equal where all [N] columns of whole numbers from 0 on are equal."""
+def numbered(columns: Sequence[Int[np.ndarray, "rows"]]) -> Int[np.ndarray, "rows"]:
+    """Return numbers that are equal where all columns of whole numbers from 0 on are equal."""
     number, size = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         seen = np.zeros(int(column.max(initial=0)) + 1, dtype=bool)
@@ -324,7 +345,7 @@ def numbered(columns: Sequence[np.ndarray]) -> np.ndarray:
 class _Comparison:
     """Compares the works of strategies; works are evaluated once, and only those that may be the same."""
 
-    def __init__(self, problem: Problem, keys: Arrays, works: np.ndarray) -> None:
+    def __init__(self, problem: Problem, keys: Keys, works: Int[np.ndarray, "keys"]) -> None:
         self._problem, self._keys = problem, keys
         self._firsts: list[tuple[np.ndarray, np.ndarray]] = []  # the works of each strategy, and a key of each
         for code in range(len(problem.strategies)):
@@ -334,7 +355,7 @@ class _Comparison:
         self._evaluated: dict[int, list[LayerWork]] = {}
         self._structures: dict[tuple[int, tuple[str, ...]], list[_Structure]] = {}
 
-    def same_works(self, earlier: int, later: int) -> tuple[np.ndarray, np.ndarray]:
+    def same_works(self, earlier: int, later: int) -> tuple[Int[np.ndarray, "same"], Int[np.ndarray, "less"]]:
         """Return the works that both strategies have, with the same numbers.
 
         They are those of which the earlier one needs no more memory, and those of which the later one needs less.
@@ -365,8 +386,8 @@ class _Comparison:
         return [structure.form for structure in self._structures[code, axes]]
 
     def _equal(
-        self, earlier: int, later: int, axes: tuple[str, ...], at_earlier: np.ndarray, at_later: np.ndarray
-    ) -> np.ndarray:
+        self, earlier: int, later: int, axes: tuple[str, ...], at_earlier: Chosen, at_later: Chosen
+    ) -> Bool[np.ndarray, "chosen"]:
         same = np.ones(len(at_later), dtype=bool)
         for kind in range(len(self._problem.kinds[later])):
             numbers = [
@@ -379,7 +400,7 @@ class _Comparison:
                 same &= close.reshape(-1, len(same)).all(axis=0)
         return same
 
-    def _of(self, code: int) -> list[LayerWork]:
+    def _of(self, code: int) -> list[Over[LayerWork, "..."]]:
         """Return the works of a strategy, per layer kind."""
         if code not in self._evaluated:
             rows = {name: column[self._firsts[code][1]] for name, column in self._keys.items()}
@@ -439,8 +460,8 @@ def _structure(layer: DerivedLayer, axes: Sequence[str]) -> _Structure:
     return _Structure(form, kernels, collectives)
 
 
-def _numbers(work: LayerWork, structure: _Structure, at: np.ndarray) -> Mapping[str, np.ndarray]:
-    """Return the numbers of works [..., V] that a price depends on."""
+def _numbers(work: LayerWork, structure: _Structure, at: Chosen) -> Mapping[str, Float[np.ndarray, "*_ chosen"]]:
+    """Return the numbers of works that a price depends on."""
     kernels = np.array(structure.kernels, dtype=int)
     numbers = {name: getattr(work, name)[:, kernels] for name in ("matrix", "vector", "bytes", "unfused")}
     numbers["launches"] = np.broadcast_to(work.launches[:, kernels], numbers["matrix"].shape)

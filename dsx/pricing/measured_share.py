@@ -25,9 +25,9 @@ from dsx.cost.shapes import PerKernel, PerMultiply
 from dsx.hardware.cluster import Cluster
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import KEY_COLUMNS
-from dsx.plans.enumerate import Arrays
 from dsx.pricing.keys import work_of
 from dsx.pricing.problem import Problem
+from dsx.records import Float, Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +122,18 @@ def _number(chosen: Sequence[tuple[Measurable, int]]) -> int:
 
 @xp.unchecked
 def _times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[PerKernel, PerKernel, PerMultiply]:
-    """Return the seconds of kernels [2, K, V], the same by the roofline, and multiplies by the roofline [M, V]."""
+    """Return the seconds of kernels, the same by the roofline, and multiplies by the roofline."""
     measured = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions), cluster, assumptions)
     plain = busy_times(work, cluster, assumptions)
     return measured[0] + measured[1], plain[0] + plain[1], multiply_times(work, cluster, assumptions)
 
 
-def key_of(plan: Mapping[str, object]) -> Arrays:
+def key_of(plan: Mapping[str, object]) -> dict[str, Int[np.ndarray, "1"]]:
     """Return the key table of one plan of the first strategy."""
     return {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
 
 
-def kernels_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> list[Measurable]:
+def kernels_of(problem: Problem, layer: DerivedLayer, keys: dict[str, Int[np.ndarray, "works"]]) -> list[Measurable]:
     """Return the kernels and multiplies of a layer that can have a measured time, with their shapes."""
     return measurable(layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
 
@@ -149,7 +149,7 @@ def kernels_to_measure(problem: Problem, plan: Mapping[str, object]) -> list[tup
     ]
 
 
-def _as_shape(sizes: np.ndarray) -> Shape:
+def _as_shape(sizes: Float[np.ndarray, "4"]) -> Shape:
     m, n, k, batch = (int(size) for size in sizes)
     return m, n, k, batch
 

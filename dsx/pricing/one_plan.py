@@ -45,12 +45,13 @@ from dsx.pricing.cuts import (
 from dsx.pricing.keys import outer_shares, price_keys, work_of
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import on_tiers, price_plans, rows_of_plans, step_choices, take_rows
-from dsx.records import tree_map
+from dsx.records import Int, Over, tree_map
 from dsx.schedules.order import StageChunks, of_pipeline
 from dsx.schedules.schedules import SCHEDULES
 from dsx.units import format_quantity
 
 _OFFLOAD = CODES["offload"]
+_OneRow = Over[Arrays, "... 1"]
 
 
 def host_memory_detail(
@@ -58,7 +59,7 @@ def host_memory_detail(
 ) -> str:
     """Return how much too much a plan keeps on its hosts; empty if it fits.
 
-    `costs` are those of the plan by column, `with_offload` returns its costs [1] with another code of `offload`.
+    `costs` are those of the plan by column, `with_offload` returns its costs with another code of `offload`.
     """
     cluster, assumptions = problem.at_point(0)
     usable = float(usable_host_bytes(float(codes["num_gpus"]), cluster.node, assumptions))
@@ -121,8 +122,8 @@ class PlanStage:
 
 
 @xp.unchecked
-def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> tuple[PlanStage, ...]:
-    """Return the stages of a plan, given by all candidate columns [1], for the layers of its chunks."""
+def stages_of_plan(problem: Problem, columns: _OneRow, layers: Sequence[int]) -> tuple[PlanStage, ...]:
+    """Return the stages of a plan, given by all candidate columns, for the layers of its chunks."""
     num_stages = int(columns["pp"][0])
     table = price_keys(problem, {name: columns[name] for name in KEY_COLUMNS})
     columns = on_tiers(problem, columns)
@@ -167,8 +168,8 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     )
 
 
-def _chunks(boundaries: np.ndarray, holds: StageChunks) -> list[tuple[StageChunk, ...]]:
-    """Return the chunks of each stage from the [R, S + 1] boundaries of all rounds."""
+def _chunks(boundaries: Int[np.ndarray, "rounds boundaries"], holds: StageChunks) -> list[tuple[StageChunk, ...]]:
+    """Return the chunks of each stage from the boundaries of all rounds."""
     firsts, sizes = boundaries[:, :-1].ravel().tolist(), np.diff(boundaries, axis=1).ravel().tolist()
     chunks = [StageChunk(int(first), int(size)) for first, size in zip(firsts, sizes, strict=True)]
     num_rounds, num_stages = len(boundaries), boundaries.shape[1] - 1
@@ -282,7 +283,7 @@ def _searching_only(problem: Problem, codes: Mapping[str, int]) -> Problem:
     return replace(problem, workload=replace(problem.workload, searched=searched))
 
 
-def _priced(problem: Problem, columns: Arrays, layers: Sequence[int]) -> StepCosts:
+def _priced(problem: Problem, columns: _OneRow, layers: Sequence[int]) -> Over[StepCosts, "... 1"]:
     """Return the costs of one plan; its cut is even unless `layers` are those of its chunks."""
     if not layers:
         return price_plans(problem, columns)
@@ -303,7 +304,7 @@ def named_row(problem: Problem, columns: Arrays, row: int, layers: tuple[int, ..
     return Plan(values | ({LAYOUT: layers} if layers else {}))
 
 
-def columns_of(problem: Problem, plan: Plan) -> Arrays:
+def columns_of(problem: Problem, plan: Plan) -> _OneRow:
     """Return a plan as one row of columns, names as codes."""
     names = column_names(problem)
     values = {name: plan[name] for name in PLAN_COLUMNS}
@@ -321,7 +322,7 @@ def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
     ]
 
 
-def _columns(problem: Problem, codes: Mapping[str, int]) -> Arrays:
+def _columns(problem: Problem, codes: Mapping[str, int]) -> _OneRow:
     codes = {**codes, "strategy": 0}
     keys = {name: np.array([codes[name]]) for name in KEY_COLUMNS}
     choices = {name: np.array([codes[name]]) for name in CHOICE_COLUMNS}

@@ -39,7 +39,7 @@ import numpy as np
 from dsx import arrays as xp
 from dsx.cost.interval import Room, room
 from dsx.cost.pipeline import in_flight, through_stage_s
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import Cuts, PerPlan, PlanBools
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
 from dsx.cost.step import Workload, sends_of
@@ -48,7 +48,7 @@ from dsx.pricing.fill import rounding
 from dsx.pricing.keys import KeyCosts
 from dsx.pricing.problem import Plans, Problem, pad, stage_costs
 from dsx.pricing.row_costs import Rows, plans_of
-from dsx.records import Array, ArrayLike, tree_map
+from dsx.records import Array, ArrayLike, Bool, Float, Int, tree_map
 from dsx.schedules.closed_forms import Passes
 
 Stages = TypeVar("Stages")
@@ -57,8 +57,8 @@ Stages = TypeVar("Stages")
 class Maxima(NamedTuple):
     """For s = 1..S stages over the layers i, i+1, ...: the least maximum, and the end of stage s."""
 
-    least: jax.Array  # [S, N + 1]; infinite where no cut is allowed
-    last: jax.Array  # [S, N] last layer of stage s
+    least: Float[jax.Array, "*stages boundaries"]  # infinite where no cut is allowed
+    last: Int[jax.Array, "*stages layers"]  # last layer of stage s
 
 
 def least_maxima(
@@ -66,8 +66,8 @@ def least_maxima(
 ) -> Maxima:
     """Scan over stages from the end of the chain.
 
-    `cost` takes one entry of the leading axis of `stages` [S] and returns its [N, N] costs by last and first layer. The
-    chain is the first `num_layers` of N layers; the others are padding. Stages past `deepest` are not computed and stay
+    `cost` takes one entry of the leading axis of `stages` and returns its costs by last and first layer. The chain is
+    the first `num_layers` layers; the others are padding. Stages past `deepest` are not computed and stay
     infinite; under vmap that saves time only if `deepest` is not mapped. A caller that needs `last` takes several times
     as long as one that drops it.
     """
@@ -94,8 +94,8 @@ def least_maxima(
     return jax.lax.scan(scanned, end, (numbers, stages))[1]
 
 
-def first_layers(maxima: Maxima, num_stages: ArrayLike) -> jax.Array:
-    """Return [S] the first layer of each stage of the cut into `num_stages` stages, numbered from the end.
+def first_layers(maxima: Maxima, num_stages: ArrayLike) -> Int[jax.Array, "*stages"]:
+    """Return the first layer of each stage of the cut into `num_stages` stages, numbered from the end.
 
     Entries past `num_stages` are 0.
     """
@@ -113,29 +113,27 @@ _WIDTHS = (16, 32, 48, 64, 96)  # layers that a scan looks at, if the chain is l
 
 
 class Contents(NamedTuple):
-    """The layers that a stage of a chain of N layers may hold: C combinations of K kinds.
+    """The layers that a stage of a chain may hold, as combinations of kinds."""
 
-    Attributes:
-        layers: [K, C] layers of each kind in each combination.
-        of_segment: [N, N] the combination of the layers i..j; C where j < i.
-    """
-
-    layers: Array
-    of_segment: Array
+    layers: Float[Array, "kinds combinations"]  # of each kind in each combination
+    of_segment: Int[Array, "layers layers"]  # the combination of the layers i..j; their number where j < i
 
 
 class Depths(NamedTuple):
     """The fewest and the most stages of plans that are cut side by side."""
 
-    fewest: Array
-    deepest: Array
+    fewest: Int[Array, "*tiles"]
+    deepest: Int[Array, "*tiles"]
+
+
+_PerSegment = Float[Any, "*segments"]
 
 
 class StageSegments(NamedTuple):
-    """Layers of a chain as stages of one plan: [C] combinations of layers."""
+    """Layers of a chain as stages of one plan: combinations of layers, or segments by first and last layer."""
 
-    load: Any  # seconds of a microbatch, or bytes
-    forward: Any  # seconds of the forward of a microbatch; None where memory is minimised
+    load: _PerSegment  # seconds of a microbatch, or bytes
+    forward: _PerSegment | None  # seconds of the forward of a microbatch; None where memory is minimised
     per_microbatch: Any  # added to the objective by each microbatch in flight; None if nothing is added
     max_in_flight: Any  # microbatches in flight that fit into memory; None if memory has no limit
 
@@ -156,11 +154,16 @@ def chain_contents(stack: Stack) -> Contents:
 
 
 def boundaries(
-    costs: StageCosts, contents: Contents, usable: Room, depths: Depths, first_s: Array | None, least_memory: bool
-) -> tuple[jax.Array, jax.Array]:
-    """Return the [N + 1] boundaries of the optimal cut of one plan, whose costs are scalars, and whether it fits.
+    costs: StageCosts,
+    contents: Contents,
+    usable: Room,
+    depths: Depths,
+    first_s: Float[Array, "layers"] | None,
+    least_memory: bool,
+) -> tuple[Int[jax.Array, "layers+1"], Bool[jax.Array, ""]]:
+    """Return the boundaries of the optimal cut of one plan, whose costs are scalars, and whether it fits.
 
-    Boundaries after the last stage are N. `depths` bound the stages of the plan; under vmap all plans share them.
+    Boundaries after the last stage are its end. `depths` bound the stages of the plan; under vmap all plans share them.
     `first_s` is `of_first_stage_s`; with `least_memory` it is None, and the result is the cut of least memory,
     whether it fits or not.
     """
@@ -243,8 +246,10 @@ def boundaries(
     return cut, jnp.isfinite(step).any()
 
 
-def _segments(costs: StageCosts, layers: Array, usable: Room, least_memory: bool) -> StageSegments:
-    """Return what combinations of layers [K, C] cost as a stage of one plan."""
+def _segments(
+    costs: StageCosts, layers: Float[Array, "kinds combinations"], usable: Room, least_memory: bool
+) -> StageSegments:
+    """Return what combinations of layers cost as a stage of one plan."""
     stages = _stage(layers)
     largest = in_flight(xp.zeros_like(costs.choices.pp), costs)
     counts = (xp.zeros_like(largest), largest)
@@ -267,7 +272,7 @@ def _max_in_flight(empty: PerPlan, per_microbatch: PerPlan, usable: PerPlan) -> 
 
 
 def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bool) -> StageSegments:
-    """Return all segments of the chain of one plan, [N, N] by first and last layer; infinite where there is none."""
+    """Return all segments of the chain of one plan by first and last layer; infinite where there is none."""
 
     def of_segments(values: Array) -> Array:
         return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[contents.of_segment]
@@ -275,22 +280,22 @@ def _chain(costs: StageCosts, contents: Contents, usable: Room, least_memory: bo
     return tree_map(of_segments, _segments(costs, contents.layers, usable, least_memory))
 
 
-def _after(chain: StageSegments) -> tuple[Passes, tuple[Array, Array]]:
-    """Return the passes of a microbatch through the chain, and [N + 1] forward and backward from each layer on."""
+def _after(chain: StageSegments) -> tuple[Passes, tuple[Float[Array, "boundaries"], Float[Array, "boundaries"]]]:
+    """Return the passes of a microbatch through the chain, and forward and backward from each layer on."""
     if chain.forward is None:
         return Passes(0.0, 0.0), (jnp.zeros(len(chain.load) + 1), jnp.zeros(len(chain.load) + 1))
     forward, load = (jnp.append(part[:, -1], 0.0) for part in (chain.forward, chain.load))
     return Passes(forward[0], load[0] - forward[0]), (forward, load - forward)
 
 
-def of_first_stage_s(costs: StageCosts, contents: Contents) -> PerPlan:
-    """Return [N, plans] the seconds that a first stage adds to the end of a step, by its last layer."""
+def of_first_stage_s(costs: StageCosts, contents: Contents) -> Float[ArrayLike, "layers *plans"]:
+    """Return the seconds that a first stage adds to the end of a step, by its last layer."""
     ends = contents.layers[:, contents.of_segment[0]]
     first = _stage(ends.reshape(*ends.shape, *[1] * np.ndim(costs.choices.pp)))
     return sum(costs.reduction_and_update_s(first))
 
 
-def _stage(layers: Array) -> Stage:
+def _stage(layers: Float[Array, "kinds *combinations"]) -> Stage:
     return Stage(jnp.zeros_like(layers[0]), dict(enumerate(layers)), even=False)
 
 
@@ -300,8 +305,8 @@ _TILES = 64  # of a call
 
 def scanned_cuts(
     problem: Problem, table: KeyCosts, rows: Rows, dtype: type, least_memory: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit.
+) -> tuple[Cuts, PlanBools]:
+    """Return the optimal cuts of rows, and which of them fit.
 
     The cut of a row that fits with none is arbitrary. With `least_memory` it is the one of least memory for all rows.
     """
@@ -333,7 +338,7 @@ def scanned_cuts(
 
 
 @xp.unchecked
-def _first_s(plans: Plans, workload: Workload, contents: Contents) -> np.ndarray:
+def _first_s(plans: Plans, workload: Workload, contents: Contents) -> Float[np.ndarray, "layers plans"]:
     return np.asarray(of_first_stage_s(stage_costs(plans, workload), contents))
 
 
@@ -341,15 +346,15 @@ class _CallTiles(NamedTuple):
     """The tiles of a call."""
 
     plans: Plans
-    depths: Depths  # [T] of each tile
-    first_s: np.ndarray | None  # [L, N] as `of_first_stage_s`
+    depths: Depths
+    first_s: Float[Array, "layers plans"] | None  # as `of_first_stage_s`
     filled_tiles: np.int32  # the others are padding
 
 
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=COMPILER)
 def _best_cuts(
     call: _CallTiles, workload: Workload, contents: Contents, least_memory: bool
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Int[jax.Array, "plans layers+1"], Bool[jax.Array, "plans"]]:
     def best(plan: Plans, first_s: Array | None, stages: Depths) -> tuple[jax.Array, jax.Array]:
         usable = room(plan.cluster, plan.assumptions, plan.choices.num_gpus)
         return boundaries(stage_costs(plan, workload), contents, usable, stages, first_s, least_memory)

@@ -22,7 +22,7 @@ import numpy as np
 from dsx import arrays as xp
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import room
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import Chosen, Cuts, PerPlan, PlanBools, PlanFloats, PlanInts
 from dsx.cost.step import Workload
 from dsx.pricing.fill import (
     TIES,
@@ -40,13 +40,13 @@ from dsx.pricing.fill import (
 from dsx.pricing.keys import KeyCosts
 from dsx.pricing.problem import Plans, Problem, stage_costs
 from dsx.pricing.row_costs import MANY, Rows, plans_of
-from dsx.records import tree_leaves, tree_map
+from dsx.records import Int, Over, Shaped, tree_leaves, tree_map
 
 _SHIFT = np.uint64(29)
 
 
-def first_of_equals(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of the plans whose columns [N] of numbers are equal, in order, and [N] which of them each is.
+def first_of_equals(columns: Sequence[Shaped[np.ndarray, "plans"]]) -> tuple[Int[np.ndarray, "distinct"], PlanInts]:
+    """Return the first of the plans whose columns of numbers are equal, in order, and which of them each is.
 
     Hashes are sorted many times as fast as rows of numbers. Where two of them are the same by chance, all plans count
     as different.
@@ -72,16 +72,16 @@ _MOST = np.finfo(float).max  # a bound that only a stage which does not fit exce
 
 
 class ProbedCuts(NamedTuple):
-    """The boundaries [N, L + 1] of N cuts, which rows fit, and which rows a probe cannot cut."""
+    """The cuts of rows, which of them fit, and which rows a probe cannot cut."""
 
-    cuts: np.ndarray
-    fits: np.ndarray
-    uncut: np.ndarray
+    cuts: Cuts
+    fits: PlanBools
+    uncut: PlanBools
 
 
 @xp.unchecked
 def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> ProbedCuts:
-    """Return the optimal cuts of [N] rows with one chunk per stage, in float64.
+    """Return the optimal cuts of rows with one chunk per stage, in float64.
 
     The cut of a row that fits with none, or that is left, is arbitrary.
     """
@@ -100,8 +100,8 @@ def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: boo
 
 
 @xp.unchecked
-def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
-    """Return which of [N] rows with one chunk per stage may have a cut that fits and takes at most `most_s` [N]."""
+def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: PlanFloats) -> PlanBools:
+    """Return which rows with one chunk per stage may have a cut that fits and takes at most `most_s`."""
     possible = np.ones(len(most_s), dtype=bool)
     order = np.argsort(rows.choices["pp"], kind="stable")
     for start in range(0, len(order), _AT_ONCE):
@@ -117,9 +117,9 @@ def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) 
 
 
 def _least_bound(
-    fills: Fills, chains: Chains, low: np.ndarray, first: np.ndarray, begin: np.ndarray, near: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return [N] the least bound that the stages from `first` on keep, at least `low`, and whether one has no layer.
+    fills: Fills, chains: Chains, low: PlanFloats, first: PlanFloats, begin: PlanFloats, near: bool = False
+) -> tuple[PlanFloats, PlanBools]:
+    """Return the least bound that the stages from `first` on keep, at least `low`, and whether one has no layer.
 
     It is infinite where the layers from `begin` on do not fit. With `near` it is likely to be `low`.
     """
@@ -141,8 +141,8 @@ def _least_bound(
     return high, some_empty
 
 
-def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Chains, np.ndarray]:
-    """Return the chains of [N] rows, and what their slowest stage causes at least."""
+def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Chains, PlanFloats]:
+    """Return the chains of rows, and what their slowest stage causes at least."""
     if fills.compiled:
         from dsx.pricing.compiled import of_row_tiles
 
@@ -159,7 +159,7 @@ def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chain
     return chains_of(costs, usable, with_first=not least_memory), low
 
 
-def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
+def _of_equals(fills: Fills, chains: Chains, low: PlanFloats) -> ProbedCuts:
     """Return the cuts of many rows, of which many have the same stages but for memory, or but for seconds."""
     choices = chains.choices._replace(offload=[])
     if fills.model.least_memory:
@@ -174,7 +174,7 @@ def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
     return _cuts(fills, chains, low, near=shared)
 
 
-def _cuts(fills: Fills, chains: Chains, low: np.ndarray, near: bool = False) -> ProbedCuts:
+def _cuts(fills: Fills, chains: Chains, low: PlanFloats, near: bool = False) -> ProbedCuts:
     """Return the cuts of rows whose slowest stage causes at least `low`; with `near` it is likely to cause no more."""
     length, zero = int(fills.model.length), np.zeros_like(low)
     least, uncut = _least_bound(fills, chains, low, zero, zero, near)
@@ -200,14 +200,14 @@ def _cuts(fills: Fills, chains: Chains, low: np.ndarray, near: bool = False) -> 
     return ProbedCuts(cuts.T, fits, uncut)
 
 
-def _taken(chains: Chains, where: np.ndarray) -> Chains:
-    """Return some of [N] chains."""
+def _taken(chains: Chains, where: Chosen) -> Over[Chains, "... #chosen"]:
+    """Return some chains."""
     return tree_map(lambda leaf: leaf[..., where], chains)
 
 
 def _best_first(
-    fills: Fills, chains: Chains, least: np.ndarray, earliest: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    fills: Fills, chains: Chains, least: PlanFloats, earliest: PlanFloats
+) -> tuple[PlanFloats, PlanFloats, PlanBools]:
     """Return what the slowest stage of the best cuts causes, what their first stages add, and whether one is empty.
 
     `least` is the least that the slowest stage of any cut causes. If the first stage ends before `earliest`, others are

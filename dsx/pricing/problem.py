@@ -24,6 +24,7 @@ from dsx.cost.interval import Likeness, likeness
 from dsx.cost.layer import LayerCosts
 from dsx.cost.measured_kernels import TimesTable, times_table
 from dsx.cost.recomputation import values_with_effect
+from dsx.cost.shapes import Rounds
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload, step_costs
@@ -38,19 +39,19 @@ from dsx.plans.codes import run_by, searched_values
 from dsx.plans.frameworks import Boxes, boxes_of, of_regions
 from dsx.plans.rules import EVEN, OPTIMAL, RULES, Limits, Reason
 from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES, on_platform, strategy_reasons
-from dsx.records import Array, tree_map
+from dsx.records import Shaped, tree_map
 from dsx.schedules.schedules import codes_where
 
 
-def pad(column: np.ndarray, length: int) -> np.ndarray:
-    """Return an array [..., N] padded to `length` with its last values."""
+def pad(column: Shaped[np.ndarray, "*of _"], length: int) -> Shaped[np.ndarray, "*of {length}"]:
+    """Return an array padded to `length` with its last values."""
     if column.shape[-1] == length:
         return column
     return np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, length - column.shape[-1])], mode="edge")
 
 
 class Plans(NamedTuple):
-    """N plans. Leaves end in [N], or are scalars that all plans share."""
+    """A batch of plans; leaves may be scalars that all plans share."""
 
     kinds: Sequence[LayerCosts]
     choices: StepChoices
@@ -59,17 +60,17 @@ class Plans(NamedTuple):
 
 
 def stage_costs(plans: Plans, workload: Workload) -> StageCosts:
-    """Return the costs of any stage of [N] plans."""
+    """Return the costs of any stage of plans."""
     return StageCosts(plans.choices, workload.searched, workload.stack, plans.cluster, plans.assumptions, plans.kinds)
 
 
-def costs(plans: Plans, workload: Workload, boundaries: Array | None = None) -> StepCosts:
-    """Return the costs of [N] plans. Cuts are even unless `boundaries` [R, S + 1, N] give them."""
+def costs(plans: Plans, workload: Workload, boundaries: Rounds | None = None) -> StepCosts:
+    """Return the costs of plans. Cuts are even unless `boundaries` give them."""
     return step_costs(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, boundaries)
 
 
-def price(plans: Plans, workload: Workload, boundaries: Array | None = None, float64: bool = True) -> StepCosts:
-    """Return the costs of N plans as NumPy [N] arrays in float64 or float32; arguments are those of `costs`."""
+def price(plans: Plans, workload: Workload, boundaries: Rounds | None = None, float64: bool = True) -> StepCosts:
+    """Return the costs of plans as NumPy arrays in float64 or float32; arguments are those of `costs`."""
     dtype = np.float64 if float64 else np.float32
     return costs(*tree_map(lambda leaf: np.asarray(leaf, dtype), (plans, workload, boundaries)))
 

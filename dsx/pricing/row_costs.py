@@ -10,15 +10,16 @@ import numpy as np
 
 from dsx.cost.context import Assumptions, StepChoices, StepCosts, of_plans
 from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
+from dsx.cost.shapes import PlanInts
 from dsx.cost.step import Workload
 from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import FULL_CODE, KEY_COLUMNS, NONE_CODE, STEP_COLUMNS, VALUES
 from dsx.plans.enumerate import Arrays
 from dsx.plans.placement import choice_shares, replica_of, units
 from dsx.plans.violations import FieldCondition
-from dsx.pricing.keys import KeyCosts, price_keys
+from dsx.pricing.keys import KeyCosts, PointCosts, price_keys
 from dsx.pricing.problem import Plans, Problem, none_priced, price
-from dsx.records import Array, ArrayLike, leaves, tree_map
+from dsx.records import Array, ArrayLike, Float, Int, Over, Shaped, leaves, tree_map
 
 Values = TypeVar("Values")
 _AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
@@ -26,14 +27,17 @@ _AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
 _OWN = FULL_CODE
 
 
+PlanCosts = Over[StepCosts, "... plans"]
+
+
 class Rows(NamedTuple):
-    """N candidates to price, each at one hardware point."""
+    """Candidates to price, each at one hardware point."""
 
-    points: np.ndarray  # [N] hardware points
-    positions: np.ndarray  # [N] positions in the key table
-    choices: Arrays  # {column: [N]}
+    points: PlanInts
+    positions: PlanInts  # in the key table
+    choices: dict[str, PlanInts]  # by column
 
-    def take(self, where: np.ndarray | slice) -> "Rows":
+    def take(self, where: Shaped[np.ndarray, "chosen"] | slice) -> "Rows":
         """Return some of the rows."""
         choices = {name: column[where] for name, column in self.choices.items()}
         return Rows(self.points[where], self.positions[where], choices)
@@ -52,20 +56,20 @@ def step_choices(
 
 
 def rows_of_plans(problem: Problem, columns: Arrays) -> tuple[KeyCosts, Rows]:
-    """Return the layer costs of [N] plans, given by all candidate columns, and their rows at the first point."""
+    """Return the layer costs of plans, given by all candidate columns, and their rows at the first point."""
     keys, positions = np.unique(np.stack([columns[name] for name in KEY_COLUMNS]), axis=1, return_inverse=True)
     table = price_keys(problem, dict(zip(KEY_COLUMNS, keys, strict=True)))
     return table, Rows(np.zeros_like(positions), positions, on_tiers(problem, columns))
 
 
 def on_tiers(problem: Problem, columns: Arrays) -> Arrays:
-    """Return the columns of [N] plans with the shares of stages and replicas on the tiers beyond the fast domain."""
+    """Return the columns of plans with the shares of stages and replicas on the tiers beyond the fast domain."""
     network = problem.cluster.network
     return on_units(columns, {tier.name: unit for tier, unit in zip(network.middle, units(network), strict=True)})
 
 
-def on_units(columns: Arrays, units: Mapping[str, int | np.ndarray]) -> Arrays:
-    """Return columns as `on_tiers` does; `units` has the fast domains in a unit of each tier, as a number or [N]."""
+def on_units(columns: Arrays, units: Mapping[str, int | PlanInts]) -> Arrays:
+    """Return columns as `on_tiers` does; `units` has the fast domains in a unit of each tier."""
     replica = replica_of(columns)
     for tier, unit in units.items():
         shares = choice_shares(columns, replica, unit)
@@ -73,13 +77,13 @@ def on_units(columns: Arrays, units: Mapping[str, int | np.ndarray]) -> Arrays:
     return columns
 
 
-def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
-    """Price [N] plans, given by all candidate columns, at the first hardware point; NumPy float64 [N] arrays."""
+def price_plans(problem: Problem, columns: Arrays) -> PlanCosts:
+    """Price plans, given by all candidate columns, at the first hardware point; NumPy float64 arrays."""
     return price_rows(problem, *rows_of_plans(problem, columns))
 
 
-def price_rows(problem: Problem, table: KeyCosts, rows: Rows) -> StepCosts:
-    """Price [N] rows in float64 from a table of [H, U] layer costs."""
+def price_rows(problem: Problem, table: KeyCosts, rows: Rows) -> PlanCosts:
+    """Price rows in float64 from a table of layer costs."""
     results: list[StepCosts] = []
     for start in range(0, len(rows.positions), _AT_ONCE):
         results.append(price(*plans_of(problem, table, rows.take(slice(start, start + _AT_ONCE)))))
@@ -87,7 +91,7 @@ def price_rows(problem: Problem, table: KeyCosts, rows: Rows) -> StepCosts:
 
 
 def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.float64) -> tuple[Plans, Workload]:
-    """Return [N] rows as plans, and the workload to price them with.
+    """Return rows as plans, and the workload to price them with.
 
     The workload has one value of `recompute`, under which each row has the layer costs of its own. So what is traced or
     computed for rows does not grow with the values that are searched.
@@ -104,9 +108,9 @@ def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.flo
 
 
 def _under_own_value(
-    costs: LayerCosts, rows: Rows, code: np.ndarray, conditions: Sequence[FieldCondition], dtype: type
-) -> LayerCosts:
-    """Return [N] rows of [H, U] layer costs in two modes: without recomputation, and under the value of each row.
+    costs: PointCosts, rows: Rows, code: PlanInts, conditions: Sequence[FieldCondition], dtype: type
+) -> Over[LayerCosts, "... plans"]:
+    """Return rows of layer costs in two modes: without recomputation, and under the value of each row.
 
     Rows have the passes of the effects that they have.
     """
@@ -141,8 +145,8 @@ def _under_own_value(
     return in_modes.of_effects(of_plans(costs.lacked, conditions, rows.choices))
 
 
-def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> tuple[Cluster, Assumptions]:
-    """Return the cluster and the assumptions of [N] rows at the given hardware points."""
+def machines(problem: Problem, points: PlanInts, dtype: type = np.float64) -> tuple[Cluster, Assumptions]:
+    """Return the cluster and the assumptions, leaves [plans], of rows at hardware points."""
 
     def taken(leaf: ArrayLike) -> np.ndarray:
         leaf = np.asarray(leaf, dtype)
@@ -152,8 +156,10 @@ def machines(problem: Problem, points: np.ndarray, dtype: type = np.float64) -> 
     return tree_map(taken, (problem.hardware, problem.assumptions))
 
 
-def take_rows(leaf: Array, points: Array, positions: Array) -> Array:
-    """Return [N] or [J, N] rows of a leaf of layer costs, [H, U] or [H, J, U]."""
+def take_rows(
+    leaf: Float[Array, "points *modes keys"], points: Int[Array, "plans"], positions: Int[Array, "plans"]
+) -> Float[Array, "*modes plans"]:
+    """Return rows of a leaf of layer costs."""
     return leaf[points, positions] if leaf.ndim == 2 else leaf[points, :, positions].T
 
 

@@ -18,7 +18,7 @@ from dsx.cost.layer import busy_times
 from dsx.cost.layer_work import LayerWork, Multiplies, MultiplyShape
 from dsx.cost.roofline import per_kernel
 from dsx.cost.step import step_costs
-from dsx.records import Array, ArrayLike, Float, Int
+from dsx.records import Array, ArrayLike, Float, Int, Over
 
 NO_MULTIPLY = Multiplies(*[np.zeros((0, 3))] * 5)
 
@@ -121,3 +121,29 @@ def test_every_item_and_result_counts():
     # What states no shape is not looked at.
     assert check_of(int) is check_of(str | None) is check_of(tuple[int, ...]) is check_of(MultiplyShape) is None
     assert check_of(Int[Array, "keys"] | None)(None) == ""
+
+
+Plain = Over[Named, "points ... keys"]
+
+
+@jaxtyped(typechecker=checked)
+def over(
+    table: tuple[Plain, ...], plans: Named, apart: list[Over[Named, "..."]], also: Over[Named, "... plans=points"]
+) -> Float[Array, "points keys"]:
+    """Has records over other axes than they state."""
+    del plans, apart, also
+    return table[0].of_plans
+
+
+def test_records_over_other_axes():
+    table = (Named(np.ones((2, 3))),)
+    assert over((*table, *table), Named(np.ones(4)), [Named(THREE), Named(TWO)], Named(TWO)).shape == (2, 3)
+    for wrong in [
+        ((*table, Named(np.ones((2, 2)))), Named(TWO), [], Named(TWO)),
+        ((Named(THREE),), Named(TWO), [], Named(TWO)),
+        (table, Named(TWO, (Named(THREE),)), [], Named(TWO)),
+        (table, Named(TWO), [Named(TWO, (Named(THREE),))], Named(TWO)),
+        (table, Named(TWO), [], Named(THREE)),
+    ]:
+        with pytest.raises(TypeCheckError):
+            over(*wrong)

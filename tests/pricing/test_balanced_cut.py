@@ -103,7 +103,7 @@ def test_rows_with_any_number_of_chunks_are_priced_side_by_side():
     read = price_cuts(problem, *where, cuts).costs
     np.testing.assert_allclose(read.step_time_s, found.costs.step_time_s, rtol=EXACT)
     for row in (0, 50, 199):
-        alone = price_best_cuts(problem, *some(where, [row]))
+        alone = price_best_cuts(problem, *some(where, np.array([row])))
         assert alone.costs.step_time_s[0] == pytest.approx(found.costs.step_time_s[row], rel=EXACT)
         assert layers_of_stages(alone.cuts)[0] == texts[row]
         assert texts[row].count(",") + 1 == where[1].choices["pp"][row] * where[1].choices["vpp"][row]
