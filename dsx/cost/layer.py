@@ -112,6 +112,7 @@ class LayerCosts(PassCosts):
     # Of ranks on the units of tiers (`dsx.plans.placement.rank_placement`); empty if no groups are counted by them.
     rank_placement: tuple[Column, ...] = ()
     tied_bytes: tuple[PerGroup, ...] = ()  # of weights shared with another layer of the model; empty if there are none
+    frozen_bytes: tuple[PerGroup, ...] = ()  # of weights that are not trained; empty if all are
     # Of the matrices that Muon updates: their weights; once a step, the Newton-Schulz steps of all, with gathers
     # over tp; the FLOPs of these, and of the largest matrix. Empty with Adam for all weights.
     matrix_bytes: tuple[PerGroup, ...] = ()
@@ -161,16 +162,21 @@ class LayerCosts(PassCosts):
 
 # Fields with a value for each mode of recomputation.
 BY_MODE = ("recompute_s", "stash_bytes", "working_bytes", "scattered_bytes")
-# Fields that are tuples of arrays, some of them empty: on a network of two tiers, without a tied weight, without Muon.
-TUPLES = ("group_outer", "rank_placement", "contended_s", "tied_bytes", "matrix_bytes", "orthogonal_s")
+# Fields that are tuples of arrays, some of them empty: on a network of two tiers, without a tied or a frozen weight,
+# without Muon.
+TUPLES = ("group_outer", "rank_placement", "contended_s", "tied_bytes", "frozen_bytes", "matrix_bytes", "orthogonal_s")
 TUPLES += ("orthogonal_flops", "largest_matrix_flops")
 
 
 class WeightGroup(NamedTuple):
-    """The ranks that hold the same parameters: those along dp and some data axes, divided by ep for experts."""
+    """The ranks that hold the same parameters: those along dp and some data axes, divided by ep for experts.
+
+    Frozen weights are groups of their own.
+    """
 
     axes: tuple[str, ...]
     over_ep: bool = False
+    frozen: bool = False
 
     def members(self, sizes: Mapping[str, PerKey], ones: PerKey) -> PerKey:
         """Return the number of ranks along the data axes, from the sizes of the axes."""
@@ -211,7 +217,8 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     passes, *lacking = (
         _passes(work, times, of_weights, collective_s, without(assumptions, fields)) for fields in ((), *work.lacked)
     )
-    groups = weight_groups(work.reduced_over, work.over_ep)
+    groups = weight_groups(work.reduced_over, work.over_ep, work.frozen)
+    frozen = [members if ranks.frozen else [] for ranks, members in groups.items()]
     tied = [[index for index in members if work.tied and work.tied[index]] for members in groups.values()]
 
     def group_bytes(of_groups: Iterable[Sequence[int]]) -> PerGroup:
@@ -235,6 +242,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         group_outer=tuple(xp.stack([ranks.members(shares, ones) for ranks in groups]) for shares in work.outer),
         rank_placement=work.rank_placement,
         tied_bytes=(group_bytes(tied),) if any(tied) else (),
+        frozen_bytes=(group_bytes(frozen),) if any(frozen) else (),
         **matrix_costs(work, groups.values(), cluster, assumptions),
         contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
         without=tuple(lacking),
@@ -481,7 +489,7 @@ def is_data_axis(axis: str) -> bool:
 
 
 def weight_groups(
-    reduced_over: Sequence[tuple[str, ...]], over_ep: Sequence[bool] = ()
+    reduced_over: Sequence[tuple[str, ...]], over_ep: Sequence[bool] = (), frozen: Sequence[bool] = ()
 ) -> dict[WeightGroup, list[int]]:
     """Return {ranks that hold the same parameters: positions of their weights}.
 
@@ -492,7 +500,7 @@ def weight_groups(
     for index, axes in enumerate(reduced_over):
         expert = bool(over_ep) and over_ep[index]
         data = axes if expert else tuple(axis for axis in axes if is_data_axis(axis))
-        groups.setdefault(WeightGroup(data, expert), []).append(index)
+        groups.setdefault(WeightGroup(data, expert, bool(frozen) and frozen[index]), []).append(index)
     return groups or {WeightGroup(()): []}
 
 
@@ -502,8 +510,8 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
     if not assumptions.charge_replicated_gradients:
         return total
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
-    groups = weight_groups(work.reduced_over, work.over_ep)
-    shared = [index for ranks, members in groups.items() if not ranks.over_ep for index in members]
+    groups = weight_groups(work.reduced_over, work.over_ep, work.frozen)
+    shared = [i for ranks, members in groups.items() if not (ranks.over_ep or ranks.frozen) for i in members]
     for axis in AXES:
         reduced = [i for i in sorted(shared) if axis in work.reduced_over[i] and not is_data_axis(axis)]
         if reduced:

@@ -137,6 +137,7 @@ class LayerWork:
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
     lacked: tuple[tuple[str, ...], ...] = static(default=())  # effects without which its passes are priced too
     tied: tuple[bool, ...] = static(default=())  # per weight: whether another layer of the model has it too
+    frozen: tuple[bool, ...] = static(default=())  # per weight: whether it is not trained
     measured: MeasuredTimes | None = None  # None without measured times
     matrices: Matrices | None = None  # None with Adam for all weights
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
@@ -318,7 +319,7 @@ def _compiled(layer: DerivedLayer, modes: tuple[Codes, ...]) -> _Formulas:
     rows |= {
         "volumes": [at(moved.bytes) for direction in (FORWARD, BACKWARD) for moved in layer.collectives(direction)],
         "weights": [at(weight.bytes) for weight in layer.weights],
-        "weights of kernels": [at(total(weight.bytes for weight in used)) for used in _used_weights(layer)],
+        "trained weights of kernels": [at(total(weight.bytes for weight in used)) for used in _trained_weights(layer)],
         "boundary": at(layer.boundary_bytes),
         "stash": [
             at(layer.input_bytes) if of_mode is None else kept(chain.from_iterable(of_mode.kept))
@@ -360,7 +361,7 @@ def layer_work(
     formulas = _formulas(layer, tuple(modes))
     table = xp.rows(formulas.program.run(values, _floor_divide), len(keys["microbatch_size"]))
     amounts = {name: table[positions] for name, positions in formulas.rows.items()}
-    stash, weights = amounts["stash"], amounts["weights of kernels"]
+    stash, weights = amounts["stash"], amounts["trained weights of kernels"]
     per_weight_byte = values["gradient_bytes"] / values["weight_bytes"]
     # By the backward of a kernel those after it have freed what they saved.
     beside_stash = amounts["transient"] - _of_later(amounts["kept"]) + amounts["repeated"]
@@ -403,6 +404,7 @@ def layer_work(
         modes=formulas.modes,
         over_ep=tuple(weight.over_ep for weight in layer.weights),
         tied=tuple(weight.tied for weight in layer.weights),
+        frozen=tuple(weight.frozen for weight in layer.weights),
         routings=tuple(routing_of(*(table[row] for row in rows)) for rows in formulas.routings),
         matrices=matrices() if assumptions.optimizer == MUON else None,
     )
@@ -418,10 +420,10 @@ def _of_later(of_kernels: Float[Array, "*of every_kernel works"]) -> Float[Array
     return of_kernels[..., ::-1, :].cumsum(axis=-2)[..., ::-1, :] - of_kernels
 
 
-def _used_weights(layer: DerivedLayer) -> list[list[Weight]]:
-    """Return the weights of each kernel; one that several use is that of the last one, whose backward is first."""
+def _trained_weights(layer: DerivedLayer) -> list[list[Weight]]:
+    """Return the trained weights of each kernel; one of several is that of the last one, whose backward is first."""
     last = {read.tensor: index for index, kernel in enumerate(layer.kernels) for read in kernel.reads}
     used: list[list[Weight]] = [[] for _ in layer.kernels]
-    for weight in layer.weights:
+    for weight in (weight for weight in layer.weights if not weight.frozen):
         used[last[weight.name]].append(weight)
     return used

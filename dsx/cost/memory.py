@@ -152,8 +152,9 @@ class StageMemory(StepPlans):
         assumptions, zero = self.assumptions, xp.zeros_like(stash)
         per_weight_byte = 1.0 / assumptions.weight_bytes
         weights = self._divided_weights(self.held_bytes, stage)
-        held, gradients = weights("weight"), weights("gradient")
-        state = weights("optimizer") * (assumptions.optimizer_bytes_per_parameter * per_weight_byte)
+        trained = weights if self.trained_bytes is self.held_bytes else self._divided_weights(self.trained_bytes, stage)
+        held, gradients = weights("weight"), trained("gradient")
+        state = trained("optimizer") * (assumptions.optimizer_bytes_per_parameter * per_weight_byte)
         if assumptions.optimizer == MUON:
             more = (assumptions.muon_bytes_per_parameter - assumptions.optimizer_bytes_per_parameter) * per_weight_byte
             state = state + self.updated_matrices(stage) * more
@@ -218,7 +219,7 @@ class StageMemory(StepPlans):
 
     def updated_weights(self, stage: Stage) -> PerPlan:
         """Return the bytes of the weights that a rank of a stage updates: its shard of them from ZeRO stage 1 on."""
-        return self._divided_weights(self.held_bytes, stage)("optimizer")
+        return self._divided_weights(self.trained_bytes, stage)("optimizer")
 
     def updated_matrices(self, stage: Stage) -> PerPlan:
         """Return the bytes of the weights that a rank of a stage updates with Muon."""
@@ -300,6 +301,13 @@ class StageMemory(StepPlans):
         return [held(costs) for costs in self.kinds]
 
     @cached_property
+    def trained_bytes(self) -> list[PerGroup]:
+        """Per kind and weight group, those of `held_bytes` that are trained, with gradients and optimizer states."""
+        if not any(costs.frozen_bytes for costs in self.kinds):
+            return self.held_bytes
+        return [trained_of(held, costs) for held, costs in zip(self.held_bytes, self.kinds, strict=True)]
+
+    @cached_property
     def divided(self) -> Divided | None:
         """What ZeRO divides and layers have whole; None if no plan of the search scatters with every microbatch.
 
@@ -325,13 +333,18 @@ class StageMemory(StepPlans):
         gradients: list[PerPlan] = []
         by_kind = zip(self.kinds, self._dividing, self._largest("scattered_bytes"), self.working_bytes, strict=True)
         for kind, (costs, shards, scattered, working) in enumerate(by_kind):
-            shared = xp.zeros_like(costs.boundary_bytes)
-            for num_bytes, members in zip(costs.weight_bytes, shards, strict=True):
-                shared = shared + xp.where(members.per_gpu < 1.0, num_bytes, xp.zeros_like(num_bytes))
-            weights.append(of_dividing("weight", shared))
-            more = xp.minimum(scattered - working, per_weight_byte * shared)
+            zero = xp.zeros_like(costs.boundary_bytes)
+
+            def shared(of_groups: PerGroup, shards: Sequence[Group] = shards, zero: PerPlan = zero) -> PerPlan:
+                pairs = zip(of_groups, shards, strict=True)
+                whole = [xp.where(ranks.per_gpu < 1.0, size, xp.zeros_like(size)) for size, ranks in pairs]
+                return functools.reduce(xp.add, whole, zero)
+
+            weights.append(of_dividing("weight", of_all := shared(costs.weight_bytes)))
+            of_trained = shared(trained_of(costs.weight_bytes, costs)) if costs.frozen_bytes else of_all
+            more = xp.minimum(scattered - working, per_weight_byte * of_trained)
             if apart is not None and kind not in not_body:
-                more = xp.where(apart, xp.maximum(more - 2.0 * weights[kind], xp.zeros_like(shared)), more)
+                more = xp.where(apart, xp.maximum(more - 2.0 * weights[kind], zero), more)
             gradients.append(of_dividing("gradient", more))
         if not any(schedule.overlap for schedule in self.schedules):
             return Divided(weights, gradients)
@@ -384,6 +397,13 @@ class StageMemory(StepPlans):
             stash = over_layers(layers, self.stash_bytes)
             return Remaining(stash, xp.zeros_like(stash))
         return remaining(layers, self.stash_bytes, self.largest_stash_bytes, self.recompute.never, chunks, self)
+
+
+def trained_of(of_groups: PerGroup, costs: LayerCosts) -> PerGroup:
+    """Return the bytes of each weight group that is trained, and 0 of a frozen one."""
+    if not costs.frozen_bytes:
+        return of_groups
+    return xp.where(costs.frozen_bytes[0] > 0.0, xp.zeros_like(of_groups), of_groups)
 
 
 def largest_transients(

@@ -47,8 +47,11 @@ def modes_of(layers: Sequence[DerivedLayer], codes: Iterable[int]) -> tuple[Code
 
 
 def recomputation_under(layer: DerivedLayer, code: int) -> Recomputation | None:
-    """Return what a value of `recompute` does to a layer; None if it recomputes the whole layer."""
-    chosen = regions_of(code)
+    """Return what a value of `recompute` does to a layer; None if it recomputes the whole layer.
+
+    It does nothing to a layer without a backward.
+    """
+    chosen = regions_of(code) if layer.graph.backward else frozenset()
     return None if chosen is None else recomputation(layer, chosen)
 
 

@@ -41,6 +41,7 @@ from dsx.cost.collectives import collective
 from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
 from dsx.cost.groups import Group, crosses, group
 from dsx.cost.layer import LayerCosts
+from dsx.cost.memory import trained_of
 from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Stage
 from dsx.hardware.cluster import Cluster
@@ -154,7 +155,7 @@ class ReducedLayer(NamedTuple):
     """A kind of layer whose gradients are reduced and whose weights are gathered."""
 
     costs: LayerCosts
-    held_bytes: PerGroup  # of its weights, without those that the stage holds and communicates once with another layer
+    trained_bytes: PerGroup  # of its trained weights, without those that the stage holds and reduces with another layer
     shards: Sequence[Group]  # per weight group, the ranks over which ZeRO divides
     replicas: Sequence[Group]  # per weight group, the ranks that hold the same shard; empty if no shard has replicas
     backward_s: PerPlan  # with recomputation
@@ -205,7 +206,7 @@ def layer_reduction(layer: ReducedLayer, plans: StepPlans) -> LayerReduction:
     gather, back = (_accompanying_s(direction, layer, plans) for direction in (FORWARD, BACKWARD))
     last = back
     if layer.replicas:
-        shards = [weights * ranks.per_gpu for weights, ranks in zip(layer.held_bytes, layer.shards, strict=True)]
+        shards = [weights * ranks.per_gpu for weights, ranks in zip(layer.trained_bytes, layer.shards, strict=True)]
         last = back + _seconds(OF_REPLICAS, shards, layer.replicas, layer, plans)
     (forward, backward), stalls = layer.beside_s(plans.cluster), layer.stalls_s
     gathers, reduces = (_once(direction, plans) for direction in (FORWARD, BACKWARD))
@@ -362,13 +363,19 @@ def _accompanying_s(direction: int, layer: ReducedLayer, plans: StepPlans) -> Pe
     def of_stage(stage: int) -> PerPlan:
         seconds = xp.zeros_like(layer.costs.boundary_bytes)
         for moved in accompanying(stage, direction):
-            every = moved.every if layer.costs.tied_bytes else "step"
+            costs = layer.costs
+            every = moved.every if costs.tied_bytes or costs.frozen_bytes else "step"
             key = replace(moved, direction=FORWARD, every=every)
             if key not in times:
-                # Every use of a tied weight in a microbatch has its own; what a step does once is for those held.
-                weights = layer.costs.weight_bytes if moved.every == MICROBATCH else layer.held_bytes
+                weights = layer.trained_bytes  # what a step does once: their gradients, and those that it has updated
+                if moved.every == MICROBATCH:  # every use of a tied weight has its own
+                    weights = costs.weight_bytes
+                    weights = trained_of(weights, costs) if moved.of == "gradients" else weights
                 times[key] = _seconds(moved, weights, layer.shards, layer, plans)
-            seconds = seconds + times[key]
+            of_pass = times[key]
+            if costs.frozen_bytes and direction == BACKWARD:  # a layer may have none
+                of_pass = xp.where(layer.backward_s > 0.0, of_pass, xp.zeros_like(of_pass))
+            seconds = seconds + of_pass
         return seconds
 
     return plans.by_code("zero_stage", of_stage)
@@ -410,6 +417,7 @@ def _tied_s(layer: ReducedLayer, plans: StepPlans) -> PerPlan:
     """
     choices, assumptions = plans.choices, plans.assumptions
     (of_groups,) = layer.costs.tied_bytes
+    of_groups = trained_of(of_groups, layer.costs)
     weights = of_groups.sum(axis=0)
     shards = [num_bytes * members.per_gpu for num_bytes, members in zip(of_groups, layer.shards, strict=True)]
     shard = functools.reduce(xp.add, shards)
@@ -426,5 +434,7 @@ def _tied_s(layer: ReducedLayer, plans: StepPlans) -> PerPlan:
     for tier in reversed(range(len(units))):
         seconds = xp.where(choices.pp <= units[tier], seconds_apart(tier), seconds)
     zero = xp.zeros_like(seconds)
+    if layer.costs.frozen_bytes:
+        seconds = xp.where(weights > 0.0, seconds, zero)
     apart = plans.by_schedule(lambda schedule: seconds if schedule.holds.in_rounds else zero)
     return xp.where(choices.pp > 1, apart, zero)

@@ -82,7 +82,7 @@ class StageCosts(StageMemory):
         apart = always_split(self)
         splits = [None if kind in self.stack.last else apart for kind in range(len(nothing))]
         of_passes = self.backward_s, stalls, self.contended_s or nothing
-        by_kind = zip(self.kinds, self.held_bytes, *self.shards, *of_passes, ends, splits, nothing, strict=True)
+        by_kind = zip(self.kinds, self.trained_bytes, *self.shards, *of_passes, ends, splits, nothing, strict=True)
         layers = [ReducedLayer(*values) for values in by_kind]
         following = layers[self.stack.segments[0][0]]
         return [

@@ -1,5 +1,6 @@
 """The derived backward: the distribution of each gradient, and what the forward keeps for it.
 
+A tensor has a gradient if a trained weight lies above it, or is it (`dsx.notation.phases`); what is constant has none.
 The gradient of an argument has the dimensions that the operator consumed. It is partial over the axes that divide a
 summed dimension, and over the axes that the other factor of a multiply is partial over. A producer needs its gradient
 in the distribution of its value, replicated where the value was partial; only a view (or another rearrangement) passes
@@ -45,7 +46,8 @@ def derive_backward(layer: Layer) -> Backward:
     """Walk the layer backwards and match each gradient with the distribution that its producer needs."""
     contributions: Contributions = {name: {} for name in layer.tensors}
     for output in layer.outputs:
-        contributions[output].setdefault(layer.tensors[output].distribution.without_partial(), []).append(None)
+        if not layer.tensors[output].constant:
+            contributions[output].setdefault(layer.tensors[output].distribution.without_partial(), []).append(None)
     sums: list[GradientSum] = []
     for operator in reversed(layer.operators):
         incoming = _incoming_partial(layer, operator, contributions)
@@ -53,7 +55,7 @@ def derive_backward(layer: Layer) -> Backward:
             sums += _settle(layer, output, contributions[output], incoming)
         for argument in operator.arguments:
             tensor, axes = layer.tensors[argument.tensor], {*incoming}
-            if tensor.data:  # which has no gradient
+            if tensor.constant:
                 continue
             if not operator.kind.rearranges:
                 letters = {dim.letter for dim in argument.distribution.dims}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from dsx.errors import NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.notation.expressions import Expression, expanded_parts
 from dsx.notation.operators import OperatorKind
+from dsx.notation.phases import PRE_TRAINING, with_constants
 from dsx.notation.selection import check_known, declared, modified, renamed, results, selected
 from dsx.notation.sharded_layer import (
     OUTPUT,
@@ -76,7 +77,7 @@ def build_layer(
     distributions = [tensor.distribution for tensor in builder.tensors.values()]
     distributions += [argument.distribution for op in operators for argument in op.arguments]
     defaults = {name: block for declaring in definitions for name, block in declaring.parameters.items()}
-    return Layer(
+    layer = Layer(
         name=f"{source.name}[{chosen}]" if str(chosen) else source.name,
         strategy=strategy.name if strategy else "",
         definitions=builder.definitions,
@@ -90,6 +91,7 @@ def build_layer(
         options={name: name in settings.options for declaring in definitions for name in declaring.options},
         blocks=defaults | {name: block for name, block in settings.blocks if name in defaults},
     )
+    return with_constants(layer, PRE_TRAINING)
 
 
 def block_of(use: UseSyntax, find_block: FindBlock) -> LayerDefinition:

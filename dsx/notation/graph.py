@@ -330,6 +330,8 @@ class _GraphBuilder:
             self.open.setdefault(at, []).append(gradient_sum)
         output_gradients: list[Value] = []
         for name in self.layer.outputs:
+            if self.layer.tensors[name].constant:
+                continue
             completed = self.layer.tensors[name].distribution.without_partial()
             output_gradients.append(self.gradient(name, completed))
             self.contributed[name, completed] = output_gradients[-1:]
@@ -341,7 +343,7 @@ class _GraphBuilder:
         kernel = self.kernels[index]
         incoming = tuple(value for name in kernel.leaving for value in self.gradients.get(name, ()))
         counted = self.counted(index)
-        operators = kernel.operators if counted else ()
+        operators = [op for op in kernel.operators if counted and not self.layer.tensors[op.name].constant]
         statistics = tuple(value for op in operators for value in self.statistics(index, op, incoming))
         for op, regather in kernel.regathers:
             key = regather.tensor, str(regather.consumed)
@@ -454,8 +456,10 @@ def transient_bytes(layer: Layer, graph: LayerGraph, index: int, kernel: Kernel)
             sizes.append(combine("/", size, Name(PANELS)))
         elif redistributed and argument.regathered:
             sizes.append(product((size, is_copy(axes_between(tensor.distribution, argument.distribution)))))
-        if not (tensor.weight or tensor.data):
+        if tensor.constant:
+            continue
+        if not tensor.weight:
             sizes.append(size)
-        elif tensor.weight and redistributed and not op.panelled:
+        elif redistributed and not op.panelled:
             sizes.append(product((GRADIENT_BYTES, elements(argument.distribution.dims))))
     return total(sizes)

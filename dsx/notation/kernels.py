@@ -124,13 +124,15 @@ def forward_work(layer: Layer, op: Operator) -> Work:
 
 
 def backward_work(layer: Layer, op: Operator) -> tuple[Gradient, ...]:
-    """Return the work of an operator's backward, by gradient for an einsum."""
+    """Return the work of an operator's backward, by gradient for an einsum; none for one that makes a constant."""
+    if layer.tensors[op.name].constant:
+        return ()
     if op.kind.shape != "contract":
         return (Gradient(_work(op, op.kind.backward, functions(layer, op))),)
     effort = op.kind.panels["gradient"] if op.panelled else op.kind.gradient
     gradients: list[Gradient] = []
     for argument in op.arguments:
-        if layer.tensors[argument.tensor].data:
+        if layer.tensors[argument.tensor].constant:
             continue
         factors = [factor for factor in op.arguments if factor is not argument]
         sources = [factor.distribution for factor in factors] + [layer.tensors[op.name].distribution]
@@ -261,7 +263,10 @@ class _Collector:
         self.recomputed: set[str] = set()
 
     def kernel(self) -> Kernel:
+        constants = {name for name, tensor in self.layer.tensors.items() if tensor.constant}
         for op in self.operators:
+            if op.name in constants:  # it has no backward
+                continue
             inner = op.kind.in_kernel if self.fuse else None
             for index, entry in enumerate(inner.saved if inner else op.kind.saved):
                 if isinstance(entry, TableFormula):
@@ -270,7 +275,11 @@ class _Collector:
                 elif entry == "y":
                     self.read(op, as_produced(self.layer, op, op.name))
                 else:
-                    self.read(op, op.arguments[op.kind.arguments.index(entry)])
+                    argument = op.arguments[op.kind.arguments.index(entry)]
+                    others = [other.tensor for other in op.arguments if other is not argument]
+                    # Of an einsum, only gradients of its other arguments read an argument.
+                    if op.kind.shape != "contract" or not others or not {*others} <= constants:
+                        self.read(op, argument)
             for name in self.leaving if inner and inner.keeps_output else ():
                 self.keep(op, as_produced(self.layer, op, name), panelled=False)
         return Kernel(
@@ -374,15 +383,17 @@ def backward_launches(
     """Return the launches of a kernel's backward, inputs first; none where it does no work."""
     counted = [op for op in kernel.operators if op.kind.name not in uncounted]
     gradients = [(op, gradient) for op in counted for gradient in backward_work(layer, op)]
+    if not gradients:
+        return ()
     if kernel.fused:
         recomputed = sum((forward_work(layer, op) for op in counted if op in kernel.recomputed), Work())
         return _fused(layer, kernel, gradients, recomputed, fused_backward_reads)
-    ((op, first), *further) = gradients or [(kernel.operators[0], Gradient(Work()))]
+    ((op, first), *further) = gradients
     if first.work == Work() and not further:
         return ()
     if not first.work.multiplies:
         work = sum((gradient.work for _, gradient in further), first.work)
-        outer = tuple(argument for argument in op.arguments if not layer.tensors[argument.tensor].data)
+        outer = tuple(argument for argument in op.arguments if not layer.tensors[argument.tensor].constant)
         return (LaunchWork("inputs", work, outer, tuple(kernel.border)),)
     launches = [
         LaunchWork(
@@ -401,7 +412,7 @@ def _fused(
 ) -> tuple[LaunchWork, ...]:
     """Return one launch, or two where the kernel has a multiply with a weight."""
     entering = {arg.key: arg for arg in kernel.entering}
-    outer = [arg for arg in entering.values() if not layer.tensors[arg.tensor].data]
+    outer = [arg for arg in entering.values() if not layer.tensors[arg.tensor].constant]
     leaving = total(tensor_bytes(layer, name) for name in kernel.leaving)
     as_stored = backward_reads == "stored"
     saved = [(kept.key[0], kept.bytes) for kept in kernel.saved if as_stored or kept.key[1].startswith("state ")]

@@ -41,6 +41,7 @@ from dsx.notation.library import (
     written_now,
 )
 from dsx.notation.operators import NAMES, OperatorKind
+from dsx.notation.phases import PRE_TRAINING, Phase, has_gradient, with_constants
 from dsx.notation.sharded_layer import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -294,45 +295,71 @@ def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
     return entries
 
 
-def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
-    """Build and derive every layer kind of a model under `strategy`.
+def build_model(
+    spec: ModelSpec,
+    assumptions: AssumptionsSpec,
+    strategy: str,
+    near: Path | None = None,
+    phase: Phase = PRE_TRAINING,
+) -> Model:
+    """Build and derive every layer kind of a model under `strategy`, as it runs in a phase of a step.
 
     A first layer that takes data is the embedding; a last layer whose output has another distribution than its input
-    is the head. The layers between them are the body. Raises SpecError where a layer cannot take the output of the
-    previous one or uses a dimension that the model does not give, UnknownNameError for an uncounted operator that no
-    table has.
+    is the head. The layers between them are the body. Of layers of one kind with trained weights, the first is another
+    kind if no weight before it is trained: it alone computes no gradient of its input. Raises SpecError where a layer
+    cannot take the output of the previous one or uses a dimension that the model does not give, and for a trained
+    weight that no layer has; UnknownNameError for an uncounted operator that no table has.
     """
     table = load_operators(assumptions.operators, near)
     for kind in assumptions.uncounted:
         if kind not in table:
             raise UnknownNameError("operator", kind, table)
     entries = counted(spec, assumptions)
-    built: dict[LayerKind, Layer] = {}
-    derived: dict[LayerKind, DerivedLayer] = {}
-    for kind in dict.fromkeys(entry.layer for entry in entries):
-        single = frozenset(name for name, size in spec.dimensions.items() if size == 1)
-        layer = replace(layer_of(kind, spec.name, assumptions, strategy, table, near), single=single)
-        built[kind] = layer
-        derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
-        letters = {*spec.dimensions, "b", "s"}
-        for letter in sorted(derived[kind].letters - letters):
-            sizes = ", ".join(f"{name}={size}" for name, size in spec.dimensions.items())
-            raise SpecError(
-                f"layer {derived[kind].name!r} uses the dimension {letter!r}, which {spec.name!r} does not give"
-                f"{did_you_mean(letter, letters)} (it gives {sizes})"
-            )
-        values = unsharded(derived[kind], spec.dimensions, spec.default_sequence_length)
-        kernels = derived[kind].kernels
-        amounts = [getattr(work, name) for kernel in kernels for work in kernel.work for name in NAMES]
-        amounts += [kernel.saved_bytes for kernel in kernels] + [weight.bytes for weight in derived[kind].weights]
-        try:
-            for expr in amounts:
-                amount(expr, values)
-        except SpecError as error:
-            raise SpecError(f"layer {derived[kind].name!r} of model {spec.name!r}: {error}") from None
+    single = frozenset(name for name, size in spec.dimensions.items() if size == 1)
+    built = {
+        kind: replace(layer_of(kind, spec.name, assumptions, strategy, table, near), single=single)
+        for kind in dict.fromkeys(entry.layer for entry in entries)
+    }
+    phase.check(spec.name, built.values())
     leading, trailing = check_chain(spec.name, [(built[entry.layer], entry.count) for entry in entries])
-    layers = tuple((derived[entry.layer], entry.count) for entry in entries)
-    return Model(spec.name, dict(spec.dimensions), layers, leading, trailing)
+
+    @functools.cache
+    def derived(kind: LayerKind, constant_input: bool) -> DerivedLayer:
+        layer = with_constants(built[kind], phase, constant_input)
+        result = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
+        _check_amounts(spec, result)
+        return result
+
+    # A model without an embedding is part of a larger one.
+    layers: list[tuple[DerivedLayer, int]] = []
+    constant_input = not phase.trained
+    for entry in entries:
+        layer = derived(entry.layer, constant_input)
+        num_alike = 1 if constant_input and has_gradient(layer) else entry.count
+        layers.append((layer, num_alike))
+        constant_input = not has_gradient(layer)
+        if entry.count > num_alike:
+            layers.append((derived(entry.layer, constant_input), entry.count - num_alike))
+    return Model(spec.name, dict(spec.dimensions), tuple(layers), leading, trailing)
+
+
+def _check_amounts(spec: ModelSpec, layer: DerivedLayer) -> None:
+    """Raise SpecError for a layer that uses a dimension that the model does not give, or has too much of anything."""
+    letters = {*spec.dimensions, "b", "s"}
+    for letter in sorted(layer.letters - letters):
+        sizes = ", ".join(f"{name}={size}" for name, size in spec.dimensions.items())
+        raise SpecError(
+            f"layer {layer.name!r} uses the dimension {letter!r}, which {spec.name!r} does not give"
+            f"{did_you_mean(letter, letters)} (it gives {sizes})"
+        )
+    values = unsharded(layer, spec.dimensions, spec.default_sequence_length)
+    amounts = [getattr(work, name) for kernel in layer.kernels for work in kernel.work for name in NAMES]
+    amounts += [kernel.saved_bytes for kernel in layer.kernels] + [weight.bytes for weight in layer.weights]
+    try:
+        for expr in amounts:
+            amount(expr, values)
+    except SpecError as error:
+        raise SpecError(f"layer {layer.name!r} of model {spec.name!r}: {error}") from None
 
 
 def layer_of(

@@ -169,9 +169,10 @@ class Tensor:
     name: str
     distribution: Distribution
     weight: bool = False
-    data: bool = False  # comes from outside the model and has no gradient
+    data: bool = False  # comes from outside the model
     tied: bool = False  # a weight that the layer shares with another layer of the model
     wide: bool = False  # a weight whose multiplies run in 16 bits, where others run in fewer
+    constant: bool = False  # has no gradient, as data, a frozen weight, and what is made of these alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,10 @@ class Layer:
         produced = [tensor.distribution for tensor in self.tensors.values()]
         return produced + [argument.distribution for op in self.operators for argument in op.arguments]
 
+    def full_name(self, tensor: str) -> str:
+        """Return the name of a tensor with that of the layer, without its options, in front."""
+        return f"{self.name.partition('[')[0]}.{tensor}"
+
     def producer(self, tensor: str) -> Operator | None:
         """Return the operator that makes `tensor`; None for an input or a weight."""
         return next((op for op in self.operators if tensor in op.outputs), None)
@@ -249,8 +254,7 @@ def widened(layer: Layer, weights: Sequence[str]) -> Layer:
     """
 
     def listed(name: str) -> bool:
-        full_name = f".{layer.name.partition('[')[0]}.{name}"  # without the options of the layer
-        return any(full_name.endswith(f".{weight}") for weight in weights)
+        return any(f".{layer.full_name(name)}".endswith(f".{weight}") for weight in weights)
 
     tensors = {
         name: replace(tensor, wide=True) if tensor.weight and listed(name) else tensor

@@ -28,7 +28,7 @@ from dsx.notation.graph import (
     layer_graph,
     transient_bytes,
 )
-from dsx.notation.kernels import Kernel, Multiply, TokenCopies, Work, split_into_kernels
+from dsx.notation.kernels import Kernel, Multiply, TokenCopies, Work, forward_work, split_into_kernels
 from dsx.notation.operators import NAMES
 from dsx.notation.sharded_layer import (
     ALL_GATHER,
@@ -38,6 +38,7 @@ from dsx.notation.sharded_layer import (
     RING,
     Distribution,
     Layer,
+    Operator,
     elements,
     local_size,
     ordered,
@@ -130,9 +131,10 @@ class KernelCosts:
     reads: tuple[Read, ...]
     saves: tuple[Saved, ...]  # everything that its backward reads
     transient_bytes: Expression  # of tensors, besides the saved ones, that its backward needs
-    extent: tuple[Expression, Expression] = field(
-        repr=False
-    )  # of its input: elements without the last dimension, last dimension
+    # Of its input: elements without the last dimension, last dimension.
+    extent: tuple[Expression, Expression] = field(repr=False)
+    # By the model: for each multiply of the forward, one as large for each operand that has a gradient.
+    gradient_flops: Expression = field(repr=False)
 
     @property
     def title(self) -> str:
@@ -158,7 +160,8 @@ class Weight:
     over_dp: bool  # False where the weight itself is divided over dp
     over_ep: bool = False  # True where the weight is divided over ep
     tied: bool = False  # shared with another layer of the model
-    matrix: Matrix[Expression] | None = None  # None if it is no matrix of the body
+    matrix: Matrix[Expression] | None = None  # None if it is no matrix of the body, or is frozen
+    frozen: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
@@ -209,8 +212,8 @@ class DerivedLayer(Layer):
 
 
 # Records in a hash of layers: the word of each record, then its fields. Hashes on disk were made with these words, so a
-# class that gets another name keeps its word. What is not listed, `extent` of a kernel and `operator` of a multiply,
-# follows from the definition of the layer.
+# class that gets another name keeps its word. What is not listed, `extent` and `gradient_flops` of a kernel and
+# `operator` of a multiply, follows from the definition of the layer; frozen weights are named beside it.
 _HASHED: dict[type, tuple[str, ...]] = {
     Name: ("Name", "name"),
     Dim: ("Dim", "letter", "axes"),
@@ -241,7 +244,8 @@ def layers_hash(layers: Sequence[DerivedLayer]) -> str:
     for layer in layers:
         rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
         sizes = layer.boundary_bytes, layer.divided
-        contents.append((layer.definitions, layer.kernels, layer.weights, *sizes, rules))
+        frozen = [weight.name for weight in layer.weights if weight.frozen]
+        contents.append((layer.definitions, layer.kernels, layer.weights, *sizes, rules, *frozen))
     return hashlib.sha256(_hashed_text(contents, {}).encode()).hexdigest()
 
 
@@ -314,6 +318,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 saves=kernel.saved,
                 transient_bytes=transient_bytes(layer, graph, index, kernel),
                 extent=_extent(layer, kernel),
+                gradient_flops=_gradient_flops(layer, kernel, uncounted),
             )
         )
     divided = [dim for distribution in layer.distributions for dim in distribution.dims if dim.axes]
@@ -329,7 +334,8 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 DP not in tensor.distribution.axes,
                 EP in tensor.distribution.axes,
                 tensor.tied,
-                matrix_of(layer, name),
+                None if tensor.constant else matrix_of(layer, name),
+                tensor.constant,
             )
             for name, tensor in layer.tensors.items()
             if tensor.weight
@@ -351,6 +357,25 @@ def _extent(layer: Layer, kernel: Kernel) -> tuple[Expression, Expression]:
     counts = layer.tensors[first.name] if first.kind.shape == "lookup" else first.arguments[0]
     dims = counts.distribution.dims
     return elements(dims[:-1]), elements(dims[-1:])
+
+
+def _gradient_flops(layer: Layer, kernel: Kernel, uncounted: frozenset[str]) -> Expression:
+    """Return the matrix FLOPs of the gradients of a kernel's operands, without what is computed once more.
+
+    Each is a multiply as large as that of the forward. An operand that is data counts too, since MFU takes three
+    forwards for a step of any model (arXiv 2204.02311, appendix B). Other operators have two operands.
+    """
+
+    def num_gradients(op: Operator) -> int:
+        if layer.tensors[op.name].constant:
+            return 0
+        if op.kind.shape != "contract":
+            return 2
+        operands = [layer.tensors[argument.tensor] for argument in op.arguments]
+        return sum(tensor.data or not tensor.constant for tensor in operands)
+
+    counted = [op for op in kernel.operators if op.kind.name not in uncounted]
+    return total(product((num_gradients(op), forward_work(layer, op).matrix)) for op in counted)
 
 
 def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:

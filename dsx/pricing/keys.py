@@ -63,7 +63,7 @@ _EFFECTS = tuple(name for name in ConditionsSpec.model_fields if name not in OF_
 _COMPILED = 1 << 20
 # A weight group that a strategy lacks: no bytes, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_ep": 1.0, "group_outer": 1.0}
-_ABSENT |= {"tied_bytes": 0.0, "matrix_bytes": 0.0, "orthogonal_s": 0.0}
+_ABSENT |= {"tied_bytes": 0.0, "frozen_bytes": 0.0, "matrix_bytes": 0.0, "orthogonal_s": 0.0}
 
 
 def power_of_two(count: int) -> int:
@@ -435,7 +435,7 @@ def _structure(layer: DerivedLayer, axes: Sequence[str]) -> _Structure:
         (
             tuple(sorted(axis for axis in weight.reduced_over if axis in axes and is_data_axis(axis))),
             tuple(sorted(axis for axis in weight.reduced_over if axis in axes and not is_data_axis(axis))),
-            weight.over_ep,
+            *(weight.over_ep, weight.frozen),
         )
         for weight in layer.weights
     )

@@ -32,7 +32,8 @@ from dsx.errors import SpecError, did_you_mean
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.notation.expressions import evaluate, names
 from dsx.notation.library import kernel_names, load_operators
-from dsx.notation.model import Model, build_model, counted, layer_of, unsharded
+from dsx.notation.model import Model, build_model, counted, unsharded
+from dsx.notation.phases import PRE_TRAINING, Phase
 from dsx.notation.work import FORWARD, DerivedLayer, derive, layers_hash
 from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.plans.codes import run_by, searched_values
@@ -274,6 +275,7 @@ class ProblemOptions:
     partition: str = EVEN
     framework: FrameworkSpec | None = None
     merged: bool = False
+    phase: Phase = PRE_TRAINING  # that a step runs
 
 
 _DEFAULTS = ProblemOptions()
@@ -297,7 +299,7 @@ def make_problem(
         check_layers(model, assumptions)
     assumptions = on_platform(assumptions, cluster.device.software)
     length = options.sequence_length or model.default_sequence_length
-    built = (priceable_model(model, assumptions, strategy, near) for strategy in strategies)
+    built = (priceable_model(model, assumptions, strategy, near, options.phase) for strategy in strategies)
     models = tuple(built if models is None else models)
     without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
     machine = cluster_from_spec(cluster)
@@ -327,7 +329,7 @@ def make_problem(
         workload=Workload(
             stack=stack_of(models[0]),
             sequence_length=float(length),
-            forward_flops=forward_flops(model, models[0], assumptions, strategies[0], length, near),
+            **model_flops(models[0], assumptions, length),
             train_tokens=float("nan") if options.train_tokens is None else float(options.train_tokens),
             searched=searched_values(fixed),
         ),
@@ -348,9 +350,15 @@ def check_layers(model: ModelSpec, assumptions: AssumptionsSpec) -> None:
     )
 
 
-def priceable_model(model: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
+def priceable_model(
+    model: ModelSpec,
+    assumptions: AssumptionsSpec,
+    strategy: str,
+    near: Path | None = None,
+    phase: Phase = PRE_TRAINING,
+) -> Model:
     """Return a model under a strategy; raises InputError if it cannot be built, or cannot be priced yet."""
-    built = build_model(model, assumptions, strategy, near)
+    built = build_model(model, assumptions, strategy, near, phase)
     for layer in built.kinds:
         used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
         if "dp" in used:
@@ -378,28 +386,20 @@ def stack_of(model: Model) -> Stack:
     )
 
 
-def forward_flops(
-    model: ModelSpec,
-    built: Model,
-    assumptions: AssumptionsSpec,
-    strategy: str,
-    sequence_length: int,
-    near: Path | None = None,
-) -> float:
-    """Return the matrix FLOPs of the forward of one sequence through all layers on one GPU.
+def model_flops(built: Model, assumptions: AssumptionsSpec, sequence_length: int) -> dict[str, float]:
+    """Return the fields of `Workload` with the matrix FLOPs of one sequence through all layers on one GPU.
 
-    `built` is the model under `strategy`. Panels are left out, because a multiply in panels also counts its first
-    addition. So the count is the same under every strategy.
+    Panels are left out, because a multiply in panels also counts its first addition, and what an assumption set does
+    not count is counted. So the numbers are the same under every strategy.
     """
-    table = load_operators(assumptions.operators, near)
-    total = 0
-    for entry, (plain, count) in zip(counted(model, assumptions), built.layers, strict=True):
-        if plain.panelled or assumptions.uncounted:
-            layer = layer_of(entry.layer, model.name, assumptions, strategy, table, near)
-            plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
-        values = unsharded(plain, model.dimensions, sequence_length)
-        total += count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)
-    return float(total)
+    forward = gradient = 0
+    for layer, count in built.layers:
+        values = unsharded(layer, built.dimensions, sequence_length)
+        if layer.panelled or assumptions.uncounted:
+            layer = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
+        forward += count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
+        gradient += count * sum(evaluate(kernel.gradient_flops, values) for kernel in layer.kernels)
+    return {"forward_flops": float(forward), "gradient_flops": float(gradient)}
 
 
 def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:

@@ -282,7 +282,7 @@ def _batch(members: Sequence[_Member]) -> Batch:
         workload=Workload(
             stack=_column([stack_of(model) for model in models]),
             sequence_length=length,
-            forward_flops=_forward_flops(models, dimensions, length),
+            **_model_flops(models, dimensions, length),
             train_tokens=np.full(len(members), np.nan),
             searched=searched_values(
                 {name: np.unique(columns[name]) for name in ("schedule", *_RARE)} | {"vpp": (1, 2), "recompute": values}
@@ -297,8 +297,10 @@ def _column(records: Sequence[V]) -> V:
     return tree_map(lambda *leaves: np.array(leaves, dtype=np.float64), *records)
 
 
-def _forward_flops(models: Sequence[Model], dimensions: Mapping[str, np.ndarray], length: np.ndarray) -> np.ndarray:
-    """Return the [N] matrix FLOPs of the forward of one sequence, on all ranks together.
+def _model_flops(
+    models: Sequence[Model], dimensions: Mapping[str, np.ndarray], length: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the fields of `Workload` with the [N] matrix FLOPs of one sequence, on all ranks together.
 
     If kinds alternate, the models of a structure may differ in their number of entries, but not in their kinds.
     """
@@ -306,12 +308,13 @@ def _forward_flops(models: Sequence[Model], dimensions: Mapping[str, np.ndarray]
         [[sum(count for layer, count in model.layers if layer is kind) for kind in model.kinds] for model in models],
         dtype=np.float64,
     )
-    total = 0
+    forward = gradient = np.zeros(length.shape)
     for kind, layer in enumerate(models[0].kinds):
         values = unsharded(layer, dimensions, length)
-        flops = sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
-        total = total + np.broadcast_to(counts[:, kind] * flops, length.shape)
-    return np.asarray(total)
+        of_forward = sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
+        of_gradients = sum(evaluate(kernel.gradient_flops, values) for kernel in layer.kernels)
+        forward, gradient = forward + counts[:, kind] * of_forward, gradient + counts[:, kind] * of_gradients
+    return {"forward_flops": forward, "gradient_flops": gradient}
 
 
 def price(batch: Batch) -> StepCosts:

@@ -101,6 +101,7 @@ WORKLOAD = Workload(
     searched=SearchedCodes(),
     sequence_length=1000.0,
     forward_flops=1e12,
+    gradient_flops=2e12,
     train_tokens=8.64e9,
 )
 

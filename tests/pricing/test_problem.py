@@ -16,6 +16,7 @@ from dsx.errors import PlanError, SpecError
 from dsx.notation.expressions import evaluate as number
 from dsx.notation.library import load_layer, load_operators, strategy_names
 from dsx.notation.model import build_model, unsharded
+from dsx.notation.phases import Phase
 from dsx.notation.syntax import Settings
 from dsx.notation.work import _HASHED, layers_hash
 from dsx.pricing.problem import ProblemOptions, make_problem
@@ -94,7 +95,11 @@ def test_hashes_of_layers_are_those_on_disk():
         for field in fields(kind)
         if field.name not in names
     }
-    assert unlisted == {("KernelCosts", "extent"), ("Multiply", "operator")}
+    follows = {("KernelCosts", "extent"), ("KernelCosts", "gradient_flops"), ("Multiply", "operator")}
+    assert unlisted == {*follows, ("Weight", "frozen")}
+    # Of weights the names of frozen ones count; a gain of a norm has no kernel of its own.
+    hashes = {layers_hash(make(phase=Phase(trained)).kinds[0]) for trained in (("*",), ("w*",), ("w*", "gamma1"))}
+    assert len(hashes) == 3
 
 
 SIZES = {"e": 2048, "h": 16, "g": 4, "k": 128, "v": 32000}
