@@ -153,7 +153,7 @@ def step_of_phases(phases: Sequence[tuple[str, StepCosts]]) -> StepCosts:
     return StepCosts(
         **total,
         **memory._asdict(),
-        peak_bytes=memory.peak_bytes,
+        peak_bytes=xp.asarray(memory.peak_bytes),
         host_bytes=of_models("host_bytes"),
         mfu=functools.reduce(xp.add, [of_phase.mfu * of_phase.step_time_s for of_phase in costs]) / step_time_s,
         tokens_per_s=tokens,
