@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from dsx.config.cluster_file import AttentionKernels, Platform
-from dsx.config.documents import Document, KeyPath, load_document, merged, parse_value
+from dsx.config.documents import Document, KeyPath, load_document, merged
 from dsx.config.evidence import AdaptedSpec, EffectsSpec, FreeSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
-from dsx.config.load import Assignment, Given, extended, override, statements
+from dsx.config.load import Assignment, Given, extended, override, statements, value_of
 from dsx.config.schema import FileKind, Spec, validate
 from dsx.config.search_path import find, names
 from dsx.config.stack import STACK, ConditionsSpec, naming, of_other_stack, with_conditions, with_stack
@@ -377,7 +377,7 @@ def load_fitted(
     for path, value in overrides:  # the stack of the last override that names one
         if path == STACK:
             place = f"--set assumptions.{STACK}"
-            documents = tuple(of_other_stack(documents, str(parse_value(value, place)), place))
+            documents = tuple(of_other_stack(documents, str(value_of(value, place)), place))
     document = merged(with_stack(documents))
     assignments = [(path, value) for path, value in overrides if path != STACK]
     changed = override(document, assignments, AssumptionsSpec)

@@ -11,6 +11,7 @@ Not modelled: removing a key, several bases.
 """
 
 import copy
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -97,7 +98,9 @@ def stated_document(
     return override(merged(statements(spec, reference, near)), overrides, spec)
 
 
-Assignment = tuple[str, str]  # ("device.hbm_capacity", "141 GB")
+# A field and its value, ("device.hbm_capacity", "141 GB"): a text is read as on the command line; other plain data is
+# the value itself.
+Assignment = tuple[str, Plain]
 
 TARGETS = ("model", "cluster", "assumptions", "sweep")
 _OTHER_WORDS = {"precision": "linear_dtype", "dtype": "linear_dtype"}  # for paths of an assumption set
@@ -105,19 +108,41 @@ MOVED = {"host_memory_bandwidth": "node.host_memory_bandwidth"}  # former fields
 _OF_A_CLUSTER = ("device", "network", "node")  # its sections, which a `what_if` names without it
 
 
-def split(assignments: Iterable[str]) -> dict[str, list[Assignment]]:
-    """Return the (path, value) pairs of each of TARGETS; raises SpecError for any other target."""
+def value_text(value: Plain) -> str:
+    """Return the value of an assignment as the command line takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def stated(assignment: str | Assignment) -> tuple[str, Plain, str]:
+    """Return the field and the value of an assignment, or of FIELD=VALUE, and how an error quotes it."""
+    if isinstance(assignment, str):
+        path, _, value = assignment.partition("=")
+        return path, value, assignment
+    path, value = assignment
+    return path, value, f"{path}={value_text(value)}"
+
+
+def split(assignments: Iterable[str | Assignment]) -> dict[str, list[Assignment]]:
+    """Return the assignments of each of TARGETS, from "TARGET.PATH=VALUE" or (TARGET.PATH, value).
+
+    Raises SpecError for any other target.
+    """
     by_target: dict[str, list[Assignment]] = {target: [] for target in TARGETS}
-    for text in assignments:
-        name, equals, value = text.partition("=")
+    for assignment in assignments:
+        name, value, text = stated(assignment)
         target, _, path = name.strip().partition(".")
         if target not in by_target:
             near = f"; did you mean 'cluster.{target}'?" if target in _OF_A_CLUSTER else did_you_mean(target, TARGETS)
             raise SpecError(f"--set {text}: unknown target {target!r}{near} (known: {', '.join(TARGETS)})")
-        if not equals or not path:
+        if "=" not in text or not path:
             raise SpecError(f"--set {text}: expected TARGET.PATH=VALUE, such as model.dimensions.e=4096")
         by_target[target].append((path, value))
     return by_target
+
+
+def value_of(value: Plain, place: str) -> Plain:
+    """Return the value that an assignment states; SpecError, with its place, for a text that is none."""
+    return parse_value(value, place) if isinstance(value, str) else copy.deepcopy(value)
 
 
 def override(document: Document, assignments: Sequence[Assignment], spec: type[Spec]) -> Document:
@@ -128,14 +153,14 @@ def override(document: Document, assignments: Sequence[Assignment], spec: type[S
     """
     data = copy.deepcopy(document.data)
     options = {path: f"--set {spec.file_kind.target}.{path}" for path, _ in assignments}
-    for path, text in assignments:
+    for path, value in assignments:
         steps = _steps(data, path, options[path], spec)
         inner: Plain = data
         for step, part in pairwise(steps):
             inner = inner[step] if isinstance(step, int) else inner.setdefault(step, {})
             if isinstance(part, str) and not isinstance(inner, dict):
                 raise SpecError(f"{options[path]}: {step!r} is {inner!r}, which has no part {part!r}")
-        inner[steps[-1]] = parse_value(text, options[path])
+        inner[steps[-1]] = value_of(value, options[path])
     places = dict(document.places)
     for path, option in options.items():
         for at in (*document.places, *paths_of(data)):  # replaced parts too: a fault may name a missing entry

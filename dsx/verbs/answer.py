@@ -1,7 +1,6 @@
 """The base of all answers: printed as in the shell, shown in a notebook, converted to plain data."""
 
 import html
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -33,11 +32,7 @@ class Answer(ABC):
         return versioned(self._data())
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Answer)
-            and type(self) is type(other)
-            and json.dumps(self.to_data(), sort_keys=True) == json.dumps(other.to_data(), sort_keys=True)
-        )
+        return isinstance(other, Answer) and type(self) is type(other) and self.to_data() == other.to_data()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>\n{self}"

@@ -4,6 +4,7 @@ An output file is checked before the computation, which can take minutes, and wr
 """
 
 import json
+import math
 import operator
 import os
 import sys
@@ -13,8 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import SupportsIndex, TypeVar
 
+from dsx.config.documents import Plain, whole_characters
+from dsx.config.load import Assignment
 from dsx.config.search_path import shown
-from dsx.errors import InputError, StoreError, file_path, function, wrong
+from dsx.errors import InputError, SpecError, StoreError, file_path, function, wrong
 from dsx.files import write_whole
 from dsx.progress import Watch
 from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_size, parse_total
@@ -170,8 +173,11 @@ def watcher(watch: Watch | None) -> Watch | None:
     return None if watch is None else function("watch", watch)
 
 
-def assignments(name: str, fields: Fields | None) -> list[str]:
-    """Return the fields of the argument called `name` as the shell writes them, FIELD=VALUE; InputError for others."""
+def assignments(name: str, fields: Fields | None) -> list[str | Assignment]:
+    """Return the fields of the argument called `name`: FIELD=VALUE of a list, pairs of a mapping.
+
+    Raises InputError for any other argument, and for a value that is no plain data.
+    """
     if fields is None:
         return []
     if isinstance(fields, str):
@@ -180,14 +186,32 @@ def assignments(name: str, fields: Fields | None) -> list[str]:
         return list(fields)
     if not isinstance(fields, Mapping):
         raise wrong(name, fields, "a mapping of fields to values is wanted, or a list of texts such as 'FIELD=VALUE'")
-    written: list[str] = []
+    pairs: list[str | Assignment] = []
     for path, value in fields.items():
-        try:  # NumPy numbers and arrays have `tolist`
-            text = value if isinstance(value, str) else json.dumps(value, default=lambda number: number.tolist())
-        except (AttributeError, TypeError):
+        try:
+            pairs.append((str(path), value if isinstance(value, str) else _plain(value)))
+        except TypeError:
             raise InputError(f"set {path}: {value!r} is not a number, text, list or mapping") from None
-        written.append(f"{path}={text}")
-    return written
+        except ValueError as error:
+            raise SpecError(f"--set {path}: {error}") from None
+    return pairs
+
+
+def _plain(value: object) -> Plain:
+    """Return a value as a file would state it; TypeError for one that no file can, ValueError for half a character."""
+    if callable(numbers := getattr(value, "tolist", None)):  # of NumPy
+        value = numbers()
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_plain, value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)  # a text, which no field takes for a number
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, str):
+        return whole_characters(value)
+    raise TypeError
 
 
 def margin_setting(margin: float | None) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
-from dsx.config.load import Given, split
+from dsx.config.load import Given, split, value_text
 from dsx.cost.collectives import collective_times, group_sizes
 from dsx.cost.context import assumptions_from_spec
 from dsx.errors import InputError
@@ -100,7 +100,7 @@ def cluster_times(
     for target in ("model", "sweep"):
         for path, value in by_target[target]:
             reads = f"clusters show reads no {target}; it has cluster.* and assumptions.*"
-            raise InputError(f"--set {target}.{path}={value}: {reads}")
+            raise InputError(f"--set {target}.{path}={value_text(value)}: {reads}")
     spec = load_cluster(cluster, by_target["cluster"])
     assumed = load_assumptions(assumptions, by_target["assumptions"])
     network = cluster_from_spec(spec).network

@@ -21,7 +21,7 @@ from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.cluster_file import GPU_SOFTWARE, ClusterSpec, DeviceSpec, load_cluster
 from dsx.config.evidence import measured_runs
 from dsx.config.framework_file import FrameworkSpec
-from dsx.config.load import Assignment, Given, split
+from dsx.config.load import Assignment, Given, split, value_text
 from dsx.config.model_file import ModelSpec, load_model
 from dsx.config.operator_files import OperatorTimes, read_operator_times
 from dsx.config.schema import Spec
@@ -248,11 +248,12 @@ _OPTIONS = ("model", "cluster", "assumptions", "num_gpus", "global_batch_size", 
 _OPTIONS += ("operator_times",)
 
 
-def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignment]]:
+def split_overrides(assignments: Sequence[str | Assignment] | None) -> dict[str, list[Assignment]]:
     """Return ``--set`` assignments by target, for a verb that reads no sweep; SpecError if one is for a sweep."""
     overrides = split(assignments or ())
     for path, value in overrides["sweep"]:
-        raise SpecError(f"--set sweep.{path}={value}: no sweep is read here; {_advice(path, value)}")
+        text = value_text(value)
+        raise SpecError(f"--set sweep.{path}={text}: no sweep is read here; {_advice(path, text)}")
     return overrides
 
 
@@ -303,8 +304,8 @@ def load_inputs(
     if operator_times is not None and of_machine:
         path, value = of_machine[0]
         raise SpecError(
-            f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
-            "of the changed one; leave out one of them"
+            f"--set cluster.{path}={value_text(value)}: operator times are measured on one machine, and "
+            f"{operator_times} has none of the changed one; leave out one of them"
         )
     layers_near = near or file_of(model)
 

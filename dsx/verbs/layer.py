@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
-from dsx.config.load import Given
+from dsx.config.load import Given, stated
 from dsx.config.model_file import ELEMENT_BYTES, load_model
 from dsx.errors import InputError, did_you_mean, file_path, one_text
 from dsx.notation.description import describe
@@ -169,16 +169,18 @@ def stated_layer(
     letters = {*derive(built).letters, *built.axes, "panels", "b", "s", *ELEMENT_BYTES}
     values: dict[str, int] = {}
     for assignment in assignments("sizes", sizes):
-        letter, _, value = assignment.partition("=")
+        letter, value, quoted = stated(assignment)
         if letter not in letters:
             raise InputError(
-                f"--set {assignment}: layer {built.name!r} has no dimension or degree {letter!r}"
+                f"--set {quoted}: layer {built.name!r} has no dimension or degree {letter!r}"
                 f"{did_you_mean(letter, letters)} (it has {', '.join(sorted(letters))})"
             )
-        values[letter] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
-        if not 1 <= values[letter] <= LARGEST_COUNT:
+        if isinstance(value, str):
+            value = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_COUNT:
             counts = f"a whole number of at least 1 and at most {LARGEST_COUNT}"
-            raise InputError(f"--set {assignment}: {letter} must be {counts}")
+            raise InputError(f"--set {quoted}: {letter} must be {counts}")
+        values[letter] = value
     return StatedLayer(built, assumed, defaults, values)
 
 

@@ -13,7 +13,7 @@ from time import monotonic
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
-from dsx.config.load import Assignment, Given
+from dsx.config.load import Assignment, Given, value_text
 from dsx.config.model_file import load_model
 from dsx.config.operator_files import DTYPES, WRITTEN, read_operator_times, shape_text, written_row
 from dsx.config.search_path import shown
@@ -70,7 +70,8 @@ def _spread_of_model(
     Raises SpecError for a file that cannot be read, an override of a cluster, and a strategy that allows none of them.
     """
     for path, value in overrides["cluster"]:
-        raise SpecError(f"--set cluster.{path}={value}: no cluster is read here; shapes do not depend on one")
+        setting = f"--set cluster.{path}={value_text(value)}"
+        raise SpecError(f"{setting}: no cluster is read here; shapes do not depend on one")
     near = file_of(model)
     assumed = load_assumptions(assumptions, overrides["assumptions"])
     spec = load_model(model, overrides["model"], None, layer_check(near, assumed))

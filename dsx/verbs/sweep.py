@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
-from dsx.config.load import Given, split
+from dsx.config.load import Assignment, Given, split
 from dsx.config.model_file import load_model
 from dsx.config.schema import Spec
 from dsx.config.sweep_file import KeepPareto, KeepTop, load_sweep, missing_of_cluster, objectives, sweep_from_data
@@ -171,13 +171,13 @@ def sweep(
     return replace(answer, folder=None, loaded=rows)
 
 
-def _overrides(fields: Fields | None, memory_margin: float | None) -> list[str]:
+def _overrides(fields: Fields | None, memory_margin: float | None) -> list[str | Assignment]:
     """Return the overridden fields of a sweep, that of its memory margin included."""
     return assignments("set", fields) + assignments("set", margin_setting(memory_margin))
 
 
 def _whole_set(
-    spec: SweepLike, folder: Path, overrides: Sequence[str], plot: Path | None, watch: Watch | None
+    spec: SweepLike, folder: Path, overrides: Sequence[str | Assignment], plot: Path | None, watch: Watch | None
 ) -> Swept:
     with _interruptible():
         run = SweepRun(spec, folder, overrides, watch)
@@ -257,7 +257,9 @@ def finish_sweep(
 class SweepRun:
     """A sweep file, a folder for its result set, and the candidates to price."""
 
-    def __init__(self, sweep: SweepLike, folder: Path, assignments: Sequence[str], watch: Watch | None) -> None:
+    def __init__(
+        self, sweep: SweepLike, folder: Path, assignments: Sequence[str | Assignment], watch: Watch | None
+    ) -> None:
         self._started, self._watch, self.folder = time.monotonic(), watch, folder
         self._priced = 0  # candidates, over all hardware points, in this run
         overrides = split(assignments)
