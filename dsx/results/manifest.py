@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 import dsx
 from dsx.config.cluster_file import ChipSpec, label_of
@@ -79,24 +79,20 @@ _Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
 _Sizes = Annotated[list[_Size], Field(min_length=1)]
 
 
-class _StatedFields(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-class StatedFile(_StatedFields):
+class StatedFile(BaseModel, frozen=True):
     """A file that was priced, by its name."""
 
     name: str
 
 
-class StatedDevice(_StatedFields):
+class StatedDevice(BaseModel, frozen=True):
     """The device of a cluster, by its name, and the chip that it is a part of."""
 
     name: str
     chip: ChipSpec | None = None
 
 
-class StatedCluster(StatedFile):
+class StatedCluster(StatedFile, frozen=True):
     """A cluster that was priced."""
 
     device: StatedDevice | None = None
@@ -107,13 +103,13 @@ class StatedCluster(StatedFile):
         return label_of(self.name, self.device.name, self.device.chip) if self.device else self.name
 
 
-class StatedModel(StatedFile):
+class StatedModel(StatedFile, frozen=True):
     """The model that was priced."""
 
     default_sequence_length: _Size
 
 
-class PricedFiles(_StatedFields):
+class PricedFiles(BaseModel, frozen=True):
     """The files of a sweep: `strategy` as the sweep states it, `layers` the hash of each strategy's definitions."""
 
     model: StatedModel
@@ -126,7 +122,7 @@ class PricedFiles(_StatedFields):
     on_cluster: dict[str, Data] = Field(default_factory=dict)
 
 
-class StatedSweep(_StatedFields):
+class StatedSweep(BaseModel, frozen=True):
     """The settings of a sweep that describe its result set."""
 
     num_gpus: _Sizes
