@@ -34,40 +34,41 @@ from dsx.config.schema import Spec, wrong_base
 from dsx.config.search_path import find, shown
 from dsx.errors import InputError, SpecError, did_you_mean, nearest_names
 
-_MOST_FILES = 30  # that extend each other; packaged: three
+_MOST_FILES = 30  # that extend each other; packaged: nine
 
 # A spec as users give it: its name, the path of its file, its content, or the spec itself.
 Given = str | Path | Mapping[str, object] | Spec
 
 
-def extended(path: Path, spec: type[Spec], extending: tuple[Path, ...] = ()) -> list[tuple[Path, Document]]:
+def extended(path: Path, spec: type[Spec]) -> list[tuple[Path, Document]]:
     """Return the file of a spec at `path` and those that it extends, each with its own content, the file itself first.
 
-    `extending` are the files that extend `path`. Raises SpecError for a cycle, a base that does not exist, and
-    what `load_document` raises.
+    Raises SpecError for a cycle, a base that does not exist, and what `load_document` raises.
     """
-    folder = spec.file_kind.folder
-    document = load_document(path)
-    if "extends" not in document.data or folder is None:
-        return [(path, document)]
-    place = document.place(("extends",))
-    name = document.data["extends"]
-    if not isinstance(name, str):
-        raise SpecError(f"{place}: extends: expected the name of one file, got {name!r}")
-    try:
-        base = find(folder, name, ".yaml", near=path)
-    except InputError as error:
-        if fault := wrong_base(shown(path), name, spec):
-            raise SpecError(fault) from None
-        raise SpecError(f"{place}: extends: {error}") from None
-    chain = (*extending, path)
-    if any(base.resolve() == file.resolve() for file in chain):
-        cycle = " extends ".join(shown(file) for file in (*chain, base))
-        raise SpecError(f"{place}: extends: a file cannot extend itself: {cycle}")
-    if len(chain) == _MOST_FILES:
-        raise SpecError(f"{place}: extends: {shown(extending[0])} extends a chain of more than {_MOST_FILES} files")
-    content = {key: value for key, value in document.data.items() if key != "extends"}
-    return [(path, Document(content, document.places)), *extended(base, spec, chain)]
+    folder, files = spec.file_kind.folder, list[tuple[Path, Document]]()
+    while True:
+        document = load_document(path)
+        if "extends" not in document.data or folder is None:
+            return [*files, (path, document)]
+        place = f"{document.place(('extends',))}: extends"
+        name = document.data["extends"]
+        if not isinstance(name, str):
+            raise SpecError(f"{place}: expected the name of one file, got {name!r}")
+        try:
+            base = find(folder, name, ".yaml", near=path)
+        except InputError as error:
+            if fault := wrong_base(shown(path), name, spec):
+                raise SpecError(fault) from None
+            raise SpecError(f"{place}: {error}") from None
+        content = {key: value for key, value in document.data.items() if key != "extends"}
+        files.append((path, Document(content, document.places)))
+        chain = [file for file, _ in files]
+        if any(base.resolve() == file.resolve() for file in chain):
+            cycle = " extends ".join(map(shown, (*chain, base)))
+            raise SpecError(f"{place}: a file cannot extend itself: {cycle}")
+        if len(chain) == _MOST_FILES:
+            raise SpecError(f"{place}: {shown(chain[0])} extends a chain of more than {_MOST_FILES} files")
+        path = base
 
 
 def statements(spec: type[Spec], reference: Given, near: Path | None = None, place: str = "") -> Sequence[Document]:
