@@ -160,15 +160,16 @@ def check_of(annotation: typing.Any, over: str = "") -> Check | None:
     """Return the check of an annotation; None if it states no shape.
 
     The arrays of `Over[Record, "points ... keys"]` have axes before those that the record states, and others, after the
-    dots, in place of its plans; "keys=works" after them puts works in place of keys. Dots alone: it shares no axes.
+    dots, in place of its plans; "keys=works" after them puts works in place of keys, and "| None" lets a field be None.
+    Dots alone: the record shares no axes with others. Nothing: it states no shape here.
     """
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        check = check_of(args[0], "" if args[1] == "..." else args[1])
+        check = check_of(args[0], "" if args[1] == "..." else args[1]) if args[1] else None
         return functools.partial(_fault_of_its_own, check) if check and args[1] == "..." else check
     if isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray):
         if over:
-            axes = _axes_over(annotation.dim_str, *over.split("..."))
+            axes = _axes_over(annotation.dim_str, *over.removesuffix("| None").split("..."))
             annotation = annotation.dtype[annotation.array_type, axes]
         return functools.partial(_fault_of_array, annotation)
     if origin in (typing.Union, types.UnionType):
@@ -200,8 +201,10 @@ def _of_record(cls: type, over: str) -> Check | None:
         checks: dict[str, Check] = {}
         # A record may hold others of its class.
         _of_records[cls, over] = functools.partial(_fault_of_record, cls, checks)
-        hints = {name: hint for name, hint in _hints(cls).items() if _reaches_shape(hint, set())}
-        checks |= {name: check_of(hint, over) for name, hint in hints.items()}
+        for name, hint in _hints(cls).items():
+            hint = hint | None if over.endswith("| None") else hint
+            if _reaches_shape(hint, set()) and (check := check_of(hint, over)):
+                checks[name] = check
         if not checks:
             _of_records[cls, over] = None
     return _of_records[cls, over]
@@ -216,7 +219,8 @@ def _reaches_shape(annotation: typing.Any, seen: set[typing.Any]) -> bool:
     """Return whether an annotation states a shape, besides those `seen`."""
     if isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray):
         return True
-    if annotation in seen or typing.get_origin(annotation) is Callable:
+    unchecked = typing.get_origin(annotation) is typing.Annotated and not typing.get_args(annotation)[1]
+    if unchecked or annotation in seen or typing.get_origin(annotation) is Callable:
         return False
     seen.add(annotation)
     parts = _hints(annotation).values() if _is_record(annotation) else typing.get_args(annotation)

@@ -43,6 +43,9 @@ class Rows(NamedTuple):
         return Rows(self.points[where], self.positions[where], choices)
 
 
+KeptRows = Over[Rows, "... kept"]
+
+
 def step_choices(
     columns: Mapping[str, Values], as_array: Callable[[Values], Array], tiers: Sequence[str] = ()
 ) -> StepChoices:

@@ -18,6 +18,7 @@ from dsx.plans.frameworks import Limitation, Selection
 from dsx.plans.placement import divisors
 from dsx.plans.rules import OPTIMAL_SCHEDULES, PLACED, nearest_of
 from dsx.pricing.problem import Problem
+from dsx.records import Int
 from dsx.search.spaces import Space
 
 Section = Literal["fix", "limit", "fixed"]
@@ -147,7 +148,7 @@ def _blocker(search: _BlockerSearch, setting: _Setting, settings: Sequence[_Sett
     return Blocker(setting.section, column, setting.text, _rule(column, search.problem), nearest, alone)
 
 
-def _values(space: Space, column: str) -> np.ndarray:
+def _values(space: Space, column: str) -> Int[np.ndarray, "values"]:
     """Return the values that the candidates of a space have in a column."""
     if not space.size:
         return np.zeros(0, dtype=np.int64)
@@ -157,7 +158,7 @@ def _values(space: Space, column: str) -> np.ndarray:
     return np.unique(blocks.choices(blocks.segments(0, len(blocks)))[column])
 
 
-def _nearest(setting: _Setting, values: np.ndarray) -> str:
+def _nearest(setting: _Setting, values: Int[np.ndarray, "values"]) -> str:
     if not len(values):
         return ""
     if setting.column in CODES:

@@ -34,19 +34,19 @@ from dsx.cost.cut_bounds import (
     stages_hold_all,
 )
 from dsx.cost.interval import Room, room
-from dsx.cost.layer import LayerCosts
+from dsx.cost.shapes import Chosen, KeyFloats, PlanBools, PlanFloats, PlanInts
 from dsx.cost.step import Workload
 from dsx.plans.blocks import Places
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS, NONE_CODE
-from dsx.plans.enumerate import Arrays, take
+from dsx.plans.enumerate import Arrays, Kept, Keys, take
 from dsx.plans.experts import REPLICA_AXES
 from dsx.pricing.cuts import CandidateCounts, chunk_pipelines_s, joined, price_best_cuts, result_rows
-from dsx.pricing.keys import KeyCosts, numbered
+from dsx.pricing.keys import KeyCosts, PointCosts, numbered
 from dsx.pricing.probe import first_of_equals
 from dsx.pricing.problem import stage_costs
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.progress import OutOfTimeError, check_time, seconds_left, time_limit
-from dsx.records import tree_map
+from dsx.records import Bool, Float, Int, tree_map
 from dsx.search.ranking import Progress, leading_rows, ranks, silent
 from dsx.search.recompute_values import recomputing
 from dsx.search.spaces import PricedSpace, Space
@@ -55,10 +55,10 @@ _SCOUTS = 16  # keys of each microbatch size
 _SHARES = (1 / 16, 1 / 4)  # of the other keys
 
 
-def key_bounds(space: Space, table: KeyCosts, workload: Workload) -> np.ndarray:
-    """Return [U] bounds [s] of the keys of a space at the first hardware point.
+def key_bounds(space: Space, table: KeyCosts, workload: Workload) -> KeyFloats:
+    """Return bounds [s] of the keys of a space at the first hardware point.
 
-    `table` has their [H, U] layer costs, under any values of `recompute`.
+    `table` has their layer costs, under any values of `recompute`.
     """
     bounds, keys = space.bounds, space.keys
     gpus = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
@@ -67,11 +67,11 @@ def key_bounds(space: Space, table: KeyCosts, workload: Workload) -> np.ndarray:
     return microbatches * gpus / max(bounds.num_gpus) * least_microbatch_s(kinds, workload.stack, workload.searched)
 
 
-def shares_of(keys: Arrays, bounds: np.ndarray) -> list[np.ndarray]:
-    """Return the shares of [U] keys that are searched one after the other until the seconds of fast plans are known.
+def shares_of(keys: Keys, bounds: KeyFloats) -> list[Int[np.ndarray, "_"]]:
+    """Return the shares of keys that are searched one after the other until the seconds of fast plans are known.
 
-    The first one has keys of each microbatch size, those of least `bounds` [U]; the others have all other keys, those
-    of least bounds first. Keys of large microbatches have the least bounds of all, but slow plans: much of few
+    The first one has keys of each microbatch size, those of least `bounds`; the others have all other keys, those of
+    least bounds first. Keys of large microbatches have the least bounds of all, but slow plans: much of few
     microbatches is bubble.
     """
     order = np.lexsort((bounds, keys["microbatch_size"]))
@@ -86,23 +86,27 @@ _MOST_CUT, _MOST_EVEN = 1 << 10, 1 << 13  # candidates that are priced together,
 
 
 class Candidates(NamedTuple):
-    """N candidates of a space, to be priced in the order of their bounds."""
+    """Candidates of a space, to be priced in the order of their bounds."""
 
-    rows: Callable[[np.ndarray], Rows]  # returns some of them as rows, by their positions
-    bounds: np.ndarray  # [N] seconds that none is faster than
-    group: np.ndarray  # [N] number of its group
+    rows: Callable[[Chosen], Rows]  # returns some of them as rows, by their positions
+    bounds: PlanFloats  # seconds that none is faster than
+    group: PlanInts  # number of its group
 
 
 def best_first(
-    source: PricedSpace, candidates: Candidates, top: int, most: np.ndarray, effort: int | None = None
-) -> tuple[Arrays, CandidateCounts]:
+    source: PricedSpace,
+    candidates: Candidates,
+    top: int,
+    most: Float[np.ndarray, "groups"],
+    effort: int | None = None,
+) -> tuple[Kept, CandidateCounts]:
     """Return the `top` fastest feasible candidates of each group, by group and step time; `group` is a column of them.
 
     Args:
         source: the space of the candidates.
         candidates: those that may be kept.
         top: how many of a group are kept.
-        most: [G] seconds of a plan that may be kept.
+        most: seconds of a plan that may be kept.
         effort: candidates that may be priced; beyond, or when no time is left, others may be faster than the result.
     """
     rows, bounds, group = candidates
@@ -138,12 +142,12 @@ def best_first(
 
 def fastest_first(
     source: PricedSpace,
-    rows: Callable[[np.ndarray], Rows],
-    bounds: np.ndarray,
+    rows: Callable[[Chosen], Rows],
+    bounds: PlanFloats,
     top: int,
     below: float,
     effort: int | None = None,
-) -> tuple[Arrays, CandidateCounts]:
+) -> tuple[Kept, CandidateCounts]:
     """Return what `best_first` does for candidates of one group, of which none slower than `below` [s] is kept."""
     candidates = Candidates(rows, bounds, np.zeros(len(bounds), np.int64))
     kept, counts = best_first(source, candidates, top, np.array([below]), effort)
@@ -243,7 +247,7 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     return kept
 
 
-def loose_bounds(source: PricedSpace, bound: LooseBound) -> np.ndarray:
+def loose_bounds(source: PricedSpace, bound: LooseBound) -> PlanFloats:
     """Return the bounds [s] of all candidates from the seconds of their keys' layers alone.
 
     `bound` is `least_passes_s` or `least_even_s` of `dsx.cost.cut_bounds`.
@@ -255,7 +259,7 @@ def loose_bounds(source: PricedSpace, bound: LooseBound) -> np.ndarray:
     return np.concatenate(bounds)
 
 
-def loose_bounds_of_any_recompute(source: PricedSpace, bound: LooseBound) -> tuple[np.ndarray, np.ndarray]:
+def loose_bounds_of_any_recompute(source: PricedSpace, bound: LooseBound) -> tuple[PlanFloats, PlanFloats]:
     """Return the bounds of `loose_bounds`, and those of all candidates as if no layer was recomputed."""
     if not source.space.size:
         return np.zeros(0), np.zeros(0)
@@ -271,7 +275,7 @@ def loose_bounds_of_any_recompute(source: PricedSpace, bound: LooseBound) -> tup
     return np.concatenate(of_usual), np.concatenate(of_bare)
 
 
-def _pipelines(source: PricedSpace) -> Iterator[tuple[np.ndarray, PipelineChoices]]:
+def _pipelines(source: PricedSpace) -> Iterator[tuple[PlanInts, PipelineChoices]]:
     """Yield all candidates, a bounded number at a time: positions in the key table, and choices."""
     blocks = source.space.blocks
     for start in range(0, source.space.size, _LOOSE_ROWS):
@@ -280,7 +284,9 @@ def _pipelines(source: PricedSpace) -> Iterator[tuple[np.ndarray, PipelineChoice
         yield keys, PipelineChoices.of(columns)
 
 
-def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple[np.ndarray, np.ndarray]:
+def _bounded(
+    source: PricedSpace, candidates: Chosen, below: float
+) -> tuple[Float[np.ndarray, "kept"], Int[np.ndarray, "kept"]]:
     """Return the bounds [s] of some candidates, and the candidates.
 
     They are without those that fit with no cut, and those that take longer than `below` [s].
@@ -292,7 +298,7 @@ def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple
     return tightened, candidates[positions]
 
 
-def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
+def rows_at(source: PricedSpace, candidates: PlanInts) -> Rows:
     """Return candidates of a space as rows at its first hardware point."""
     return rows_of(source, source.space.blocks.places_of(candidates))
 
@@ -304,11 +310,11 @@ def rows_of(source: PricedSpace, places: Places) -> Rows:
 
 
 def parts_of(
-    source: PricedSpace, candidates: np.ndarray, where: np.ndarray | None = None
+    source: PricedSpace, candidates: Chosen, where: Bool[np.ndarray, "placements"] | None = None
 ) -> Iterator[tuple[Places, Rows]]:
     """Yield candidates of a space in their order, a bounded number at a time, as places and as rows.
 
-    With `where` [P], only those of some placements.
+    With `where`, only those of some placements.
     """
     for start in range(0, len(candidates), _TOGETHER):
         check_time()
@@ -317,11 +323,10 @@ def parts_of(
         yield places, rows_of(source, places)
 
 
-def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = np.inf) -> np.ndarray:
-    """Return [N] seconds that no cut of a row is faster than.
+def fitting_bounds(source: PricedSpace, rows: Rows, most: float | PlanFloats = np.inf) -> PlanFloats:
+    """Return the seconds that no cut of a row is faster than.
 
-    They are infinite where memory holds the row with no cut, and may be where it takes longer than `most` [s], one or
-    [N].
+    They are infinite where memory holds the row with no cut, and may be where it takes longer than `most` [s].
     """
     least_s = np.full(rows.positions.shape, np.inf)
     # Bounds of memory, pipeline and update leave few rows, and those of the reduction cost most.
@@ -331,14 +336,14 @@ def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = n
 
 
 class MemoryBounds(NamedTuple):
-    """Bounds of the memory of [N] rows with any cut."""
+    """Bounds of the memory of rows with any cut."""
 
-    peak_bytes: np.ndarray  # [N] of the fullest GPU
-    fits: np.ndarray  # [N] whether a GPU and its host may hold them
+    peak_bytes: PlanFloats  # of the fullest GPU
+    fits: PlanBools  # whether a GPU and its host may hold them
 
 
 def memory_bounds(source: PricedSpace, rows: Rows, most: float = np.inf) -> MemoryBounds:
-    """Return the bounds of the memory of [N] rows; they are infinite where GPUs need more than `most` [bytes].
+    """Return the bounds of the memory of rows; they are infinite where GPUs need more than `most` [bytes].
 
     They are computed once for rows that differ in where their ranks are, and first as if of each layer the least was
     kept that any recomputation keeps.
@@ -358,14 +363,14 @@ def memory_bounds(source: PricedSpace, rows: Rows, most: float = np.inf) -> Memo
     return MemoryBounds(peak_bytes, fits)
 
 
-def least_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
-    """Return the bounds of the memory [bytes] of [N] rows, whether they fit or not."""
+def least_bytes(source: PricedSpace, rows: Rows) -> PlanFloats:
+    """Return the bounds of the memory [bytes] of rows, whether they fit or not."""
     first, of_row = _alike_in_memory(source, rows)
     return _of_parts(lambda part: np.asarray(bounds_of(source, part).peak_bytes), rows.take(first))[of_row]
 
 
-def _peak_and_fit(source: PricedSpace, rows: Rows) -> np.ndarray:
-    """Return [N, 2] bounds of the memory of rows, and whether they may fit."""
+def _peak_and_fit(source: PricedSpace, rows: Rows) -> Float[np.ndarray, "plans 2"]:
+    """Return bounds of the memory of rows, and whether they may fit."""
     bounds = bounds_of(source, rows)
     return np.stack([bounds.peak_bytes, may_fit(source, rows, bounds)], axis=1)
 
@@ -373,15 +378,17 @@ def _peak_and_fit(source: PricedSpace, rows: Rows) -> np.ndarray:
 def _keeping_least(source: PricedSpace) -> PricedSpace:
     """Return the space with layers that keep, under any recomputation, the least that they keep under one of them."""
 
-    def least(costs: LayerCosts) -> LayerCosts:
+    def least(costs: PointCosts) -> PointCosts:
         stash = np.asarray(costs.stash_bytes)
         return replace(costs, stash_bytes=np.broadcast_to(stash.min(axis=1, keepdims=True), stash.shape))
 
     return replace(source, table=tuple(map(least, source.table)))
 
 
-def _alike_in_memory(source: PricedSpace, rows: Rows, without: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of [N] rows for each of their memories, and [N] which of these each row has.
+def _alike_in_memory(
+    source: PricedSpace, rows: Rows, without: Collection[str] = ()
+) -> tuple[Int[np.ndarray, "distinct"], PlanInts]:
+    """Return the first of the rows for each of their memories, and which of these each row has.
 
     Columns `without` have no part in it.
     """
@@ -390,8 +397,10 @@ def _alike_in_memory(source: PricedSpace, rows: Rows, without: Collection[str] =
     return first_of_equals([rows.points, of_keys[rows.positions], *(rows.choices[name] for name in names)])
 
 
-def _of_parts(of_part: Callable[[Rows], np.ndarray], rows: Rows, width: tuple[int, ...] = ()) -> np.ndarray:
-    """Return what `of_part` returns of [N] rows, a few at a time that fit into the cache of a core."""
+def _of_parts(
+    of_part: Callable[[Rows], np.ndarray], rows: Rows, width: tuple[int, ...] = ()
+) -> Float[np.ndarray, "plans *width"]:
+    """Return what `of_part` returns of rows, a few at a time that fit into the cache of a core."""
     parts = [np.zeros((0, *width))]
     for start in range(0, len(rows.positions), _ROWS):
         check_time()
@@ -400,11 +409,11 @@ def _of_parts(of_part: Callable[[Rows], np.ndarray], rows: Rows, width: tuple[in
 
 
 def cuts_within(
-    source: PricedSpace, rows: Rows, bounds: np.ndarray, most: float | np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of N rows may fit and take at most `most` [s], one or [N], with a cut that is tried.
+    source: PricedSpace, rows: Rows, bounds: PlanFloats, most: float | PlanFloats
+) -> tuple[Int[np.ndarray, "kept"], Float[np.ndarray, "kept"]]:
+    """Return which rows may fit and take at most `most` [s] with a cut that is tried.
 
-    `bounds` [N] are those of `fitting_bounds`; the second result is the bounds of these rows, some of them tighter.
+    `bounds` are those of `fitting_bounds`; the second result is the bounds of these rows, some of them tighter.
     """
     most = np.broadcast_to(most, bounds.shape)
     positions = np.flatnonzero((bounds <= most) & (bounds < np.inf))
@@ -423,8 +432,8 @@ def cuts_within(
     return positions[fast], bounds[fast]
 
 
-def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.ndarray:
-    """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [N] s."""
+def _may_have_cuts(source: PricedSpace, rows: Rows, below: PlanFloats) -> PlanBools:
+    """Return which rows may have a cut that fits and whose pipeline takes at most `below` [s]."""
     may_have = [np.zeros(0, dtype=bool)]
     for start in range(0, len(rows.positions), _ROWS):
         part = slice(start, start + _ROWS)
@@ -435,18 +444,18 @@ def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.nda
     return np.concatenate(may_have)
 
 
-def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
-    """Return the most bytes of a GPU that a bound of [N] rows may have."""
+def most_bytes(source: PricedSpace, rows: Rows) -> PlanFloats:
+    """Return the most bytes of a GPU that a bound of rows may have."""
     return np.asarray(_room(source, rows).gpu * (1.0 + ROUNDING))
 
 
-def may_be_fast(source: PricedSpace, rows: Rows, among: np.ndarray, most: float | np.ndarray) -> np.ndarray:
-    """Return which of [N] rows may take at most `most` [s], one or [N], with some cut and any ZeRO replicas.
+def may_be_fast(source: PricedSpace, rows: Rows, among: PlanBools, most: float | PlanFloats) -> PlanBools:
+    """Return which rows may take at most `most` [s] with some cut and any ZeRO replicas.
 
-    They are some of those `among` [N]. Their bounds of the pipeline and of the update say so.
+    They are some of those `among`. Their bounds of the pipeline and of the update say so.
     """
 
-    def of_part(part: Rows) -> np.ndarray:
+    def of_part(part: Rows) -> PlanFloats:
         bounds = bounds_of(source, part)
         return np.asarray(bounds.pipeline_of_any_replicas_s + bounds.update_s)
 
@@ -455,8 +464,8 @@ def may_be_fast(source: PricedSpace, rows: Rows, among: np.ndarray, most: float 
     return (least_s <= most) & among
 
 
-def may_fit(source: PricedSpace, rows: Rows, bounds: CutBounds) -> np.ndarray:
-    """Return which of [N] rows may fit with some cut, by the `bounds` of their memory."""
+def may_fit(source: PricedSpace, rows: Rows, bounds: CutBounds) -> PlanBools:
+    """Return which rows may fit with some cut, by the `bounds` of their memory."""
     fits = np.asarray(bounds.peak_bytes <= most_bytes(source, rows))
     if bounds.costs.uses_host:
         fits = fits & np.asarray(bounds.host_bytes <= _room(source, rows).host * (1.0 + ROUNDING))
@@ -468,7 +477,7 @@ def _room(source: PricedSpace, rows: Rows) -> Room:
 
 
 def bounds_of(source: PricedSpace, rows: Rows) -> CutBounds:
-    """Return the bounds of [N] rows; those of even cuts if the problem has no others."""
+    """Return the bounds of rows; those of even cuts if the problem has no others."""
     plans, workload = plans_of(source.problem, source.table, rows)
     return CutBounds(stage_costs(plans, workload), even=not source.problem.optimal_cuts)
 

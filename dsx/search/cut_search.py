@@ -19,11 +19,13 @@ import numpy as np
 
 from dsx.cost.context import PipelineChoices
 from dsx.cost.cut_bounds import ROUNDING
+from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.plans.blocks import Blocks, ChoiceSegments, Places
-from dsx.plans.enumerate import Arrays, take
+from dsx.plans.enumerate import Arrays, Kept, take
 from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.row_costs import Rows
+from dsx.records import Float, Over
 from dsx.search.bounds import (
     Candidates,
     best_first,
@@ -42,16 +44,20 @@ _EFFORT = 1 << 10  # candidates of the sample that are cut
 _BOUNDED_CANDIDATES = 1 << 15  # candidates whose bounds are computed together
 
 
+_Limits = Float[np.ndarray, "groups"]  # seconds of a plan that may be kept of a group at a hardware point
+_Known = Over[Arrays, "... known"]
+
+
 class _Looked(NamedTuple):
-    """N candidates that may be kept, and the counts of those that were looked at.
+    """Candidates that may be kept, and the counts of those that were looked at.
 
     Until they are cut, they count as left out by their own bounds.
     """
 
-    point: np.ndarray  # [N] hardware point
-    places: Places  # [N]
-    group: np.ndarray  # [N] number of the group, over all hardware points
-    bounds: np.ndarray  # [N] seconds
+    point: PlanInts  # hardware point
+    places: Places
+    group: PlanInts  # number of the group, over all hardware points
+    bounds: PlanFloats  # seconds
     counts: CandidateCounts
 
 
@@ -81,7 +87,7 @@ def _in_waves(search: "_CutSearch", blocks: BlockRange, progress: Progress) -> t
     for ranges in waves(list(block_ranges(of_all, *blocks))):
         by_segment.lower(limits)
 
-        def look(device: object, of_range: BlockRange, limits: np.ndarray = limits) -> list[_Looked]:
+        def look(device: object, of_range: BlockRange, limits: _Limits = limits) -> list[_Looked]:
             del device
             return [search.within(places, limits) for places in _parts(of_all, by_segment.segments(*of_range))]
 
@@ -125,14 +131,14 @@ class _CutSearch:
         self.no_rows: Arrays = source.no_rows() | {"group": np.zeros(0, dtype=np.int64)}
         self._seconds = [source.key_seconds(point) for point in range(source.problem.num_points)]
 
-    def looked_at(self, candidates: np.ndarray) -> list[_Looked]:
+    def looked_at(self, candidates: Chosen) -> list[Over[_Looked, "..."]]:
         """Return some candidates at all points."""
         blocks = self.source.space.blocks
         starts = range(0, len(candidates), _BOUNDED_CANDIDATES)
         places = [blocks.places_of(candidates[start : start + _BOUNDED_CANDIDATES]) for start in starts]
         return [self.within(part, self.no_limits) for part in places]
 
-    def within(self, places: Places, limits: np.ndarray) -> _Looked:
+    def within(self, places: Places, limits: _Limits) -> Over[_Looked, "... kept"]:
         """Return those candidates at all points that their bounds leave within the limits."""
         blocks, searched = self.source.space.blocks, self.source.problem.workload.searched
         code = self.groups.of_key[places.key]
@@ -165,7 +171,7 @@ class _CutSearch:
         )
 
     def cut(
-        self, looked: Sequence[_Looked], limits: np.ndarray, effort: int | None = None
+        self, looked: Sequence[Over[_Looked, "..."]], limits: _Limits, effort: int | None = None
     ) -> tuple[Arrays, CandidateCounts]:
         """Return the fastest plans of each group with a column `group`, and the counts of all that were looked at."""
         places = Places(*(np.concatenate(columns) for columns in zip(*(part.places for part in looked), strict=True)))
@@ -180,7 +186,7 @@ class _CutSearch:
         counts = functools.reduce(CandidateCounts.plus, [part.counts for part in looked])
         return kept, counts.plus(CandidateCounts(0, cut.feasible, bounded=-cut.candidates, cut=cut.candidates))
 
-    def _rows(self, point: np.ndarray, places: Places) -> Rows:
+    def _rows(self, point: PlanInts, places: Places) -> Rows:
         return Rows(point, places.key, self._choices(places))
 
     def _choices(self, places: Places, names: Sequence[str] | None = None) -> Arrays:
@@ -188,7 +194,7 @@ class _CutSearch:
         size = blocks.microbatch_size[places.block]
         return blocks.choices_at(places.placement, places.global_batch_size, size, names)
 
-    def limits_of(self, kept: Arrays, limits: np.ndarray) -> np.ndarray:
+    def limits_of(self, kept: Arrays, limits: _Limits) -> _Limits:
         """Return the limits where groups have as many plans as are kept."""
         lower = limits.copy()
         last = np.flatnonzero(ranks(kept["group"]) == self.top - 1)
@@ -225,9 +231,9 @@ def front_of_cuts(
 
 
 def _front_of_chunk(
-    source: PricedSpace, objectives: Sequence[str], rows: Rows, front: Arrays
-) -> tuple[Arrays, CandidateCounts]:
-    """Return the front of [N] rows and of what is known, and the counts of the rows."""
+    source: PricedSpace, objectives: Sequence[str], rows: Rows, front: _Known
+) -> tuple[Kept, CandidateCounts]:
+    """Return the front of rows and of what is known, and the counts of the rows."""
     bounds = bounds_of(source, rows)
     step_s, peak_bytes = np.asarray(bounds.step_s), np.asarray(bounds.peak_bytes)
     fits = may_fit(source, rows, bounds)
@@ -246,8 +252,8 @@ def _front_of_chunk(
         cut, feasible = cut + len(part), feasible + len(columns["point"])
 
 
-def _dominated(front: Arrays, points: np.ndarray, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
-    """Return whether a known plan beats both bounds of [N] candidates at their hardware points."""
+def _dominated(front: _Known, points: PlanInts, step_s: PlanFloats, peak_bytes: PlanFloats) -> PlanBools:
+    """Return whether a known plan beats both bounds of candidates at their hardware points."""
     dominated = np.zeros(len(points), dtype=bool)
     for point in np.unique(points).tolist():
         at_point, front_at_point = points == point, front["point"] == point

@@ -13,7 +13,7 @@ better. Those with offload come first where memory alone counts. Each plan has i
 in a search for the fastest, and its even cut, which may cost less to set up.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -23,10 +23,11 @@ import numpy as np
 from dsx.config.model_file import has_experts
 from dsx.config.sweep_fields import Limit
 from dsx.cost.cut_bounds import ROUNDING
+from dsx.cost.shapes import Chosen, KeyFloats, PlanBools, PlanFloats, PlanInts
 from dsx.forked import forked
 from dsx.plans.choices import NONE_CODE, PLACEMENT_COLUMNS, Choice
 from dsx.plans.codes import with_values
-from dsx.plans.enumerate import Arrays, take
+from dsx.plans.enumerate import Arrays, Keys, take
 from dsx.plans.features import features_of, must_be_uneven, of_choices, of_keys, total_cost, uneven_of
 from dsx.plans.frameworks import Limitation, Selection
 from dsx.plans.layer_layout import LAYOUT
@@ -36,8 +37,9 @@ from dsx.pricing.cuts import CandidateCounts
 from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import MAX_LAYERS, Problem
-from dsx.pricing.row_costs import Rows
+from dsx.pricing.row_costs import KeptRows, Rows
 from dsx.progress import Watch, progress, seconds_left, unwatched, working
+from dsx.records import Bool, Over
 from dsx.search.bounds import (
     best_cuts,
     best_even,
@@ -88,7 +90,7 @@ class SearchSpaces:
     parts: Sequence[SearchedSpace]
 
     @property
-    def keys(self) -> Arrays:
+    def keys(self) -> Keys:
         """All shard keys."""
         return self.parts[0].space.keys
 
@@ -102,7 +104,7 @@ class SearchSpaces:
         """The space of each part, with the keys that have plans of their own."""
         return self._used(self.keys)
 
-    def _used(self, keys: Arrays) -> list[Space]:
+    def _used(self, keys: Keys) -> list[Space]:
         # The keys that have plans are the same, and found faster, with few values of `recompute`.
         codes = representatives(self.problem)
         spaces = [space.of_keys(keys).searching(recomputing(problem, codes)) for _, problem, space in self.parts]
@@ -157,13 +159,13 @@ class SearchSpaces:
         return SearchSpaces(self.problem, self.varied, parts)
 
     @cached_property
-    def key_bounds(self) -> np.ndarray:
-        """Return [U] the least seconds of a step of any plan of each shard key."""
+    def key_bounds(self) -> KeyFloats:
+        """Return the least seconds of a step of any plan of each shard key."""
         without_recomputation = recomputing(self.problem, [NONE_CODE])
         table = price_keys(without_recomputation, self.keys)
         return key_bounds(self.parts[0].space, table, without_recomputation.workload)
 
-    def priced(self, where: np.ndarray | slice) -> list[PricedSpace]:
+    def priced(self, where: Chosen | slice) -> list[Over[PricedSpace, "..."]]:
         """Return the parts that have candidates of some of the shard keys, with the layer costs of these.
 
         They are without values of `recompute` that others dominate.
@@ -245,7 +247,7 @@ class SearchCounts:
     cut: int  # priced ones that got their best cut
     left_s: float = np.inf  # no plan that is undecided, for want of time, takes less [s]
 
-    def unfinished(self, bounds: np.ndarray) -> "SearchCounts":
+    def unfinished(self, bounds: KeyFloats) -> "SearchCounts":
         """Return the counts of a search that has no time left for plans with these `bounds` [s]."""
         return replace(self, feasible=None, left_s=float(bounds.min(initial=np.inf)))
 
@@ -346,7 +348,7 @@ def _leading(plans: Sequence[Data], top: int) -> list[Data]:
 
 def _promising_keys(
     spaces: SearchSpaces, top: int, below: float, tell: TellFirst
-) -> tuple[np.ndarray, list[Data], SearchCounts]:
+) -> tuple[Chosen, list[Data], SearchCounts]:
     """Return the shard keys that may have one of the `top` fastest plans.
 
     Of few keys they are all. Of many, no plan of the others is as fast as `below` [s], or as `top` plans of the most
@@ -370,7 +372,7 @@ def _promising_keys(
 
 
 def _fastest(
-    parts: Sequence[PricedSpace], top: int, progress: Progress, below: float
+    parts: Sequence[Over[PricedSpace, "..."]], top: int, progress: Progress, below: float
 ) -> tuple[list[Data], SearchCounts]:
     """Return the fastest plans of some parts; plans that take longer than `below` [s] may be missing."""
     plans: list[Data] = []
@@ -449,13 +451,13 @@ class _Nearly(NamedTuple):
     """A space whose plans may be nearly as fast as the fastest."""
 
     source: PricedSpace
-    loose: np.ndarray  # [N] loose bounds [s] of the candidates
-    groups: Sequence[VariantGroup]
-    costs: np.ndarray  # [N] least costs of the features of those that may be fast enough
+    loose: PlanFloats  # loose bounds [s] of the candidates
+    groups: Sequence[Over[VariantGroup, "..."]]
+    costs: PlanInts  # least costs of the features of those that may be fast enough
 
 
-def _costs_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
-    """Return the least that features of the candidates of a source cost that are `fast` [N], 0 of the others."""
+def _costs_of_fast(source: PricedSpace, fast: PlanBools) -> PlanInts:
+    """Return the least that features of the candidates of a source cost that are `fast`, 0 of the others."""
     blocks, costs = source.space.blocks, np.zeros(len(fast), dtype=np.int16)
     places = blocks.places_of(np.flatnonzero(fast))
     placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
@@ -464,7 +466,7 @@ def _costs_of_fast(source: PricedSpace, fast: np.ndarray) -> np.ndarray:
     return costs
 
 
-def _uneven(source: PricedSpace, choices: Arrays) -> bool | np.ndarray:
+def _uneven(source: PricedSpace, choices: Arrays) -> bool | PlanBools:
     """Return which pipelines have uneven stages with every cut."""
     layers = source.problem.limits().chain.num_layers
     return source.problem.optimal_cuts & must_be_uneven(choices["pp"], choices["vpp"], layers)
@@ -476,9 +478,9 @@ class _Looking:
 
     source: PricedSpace
     want: Wanted
-    costs: np.ndarray  # [N] least cost that counts of each candidate that may be fast enough
+    costs: PlanInts  # least cost that counts of each candidate that may be fast enough
 
-    def best(self, loose: np.ndarray, groups: Sequence[VariantGroup], best: Data) -> Data:
+    def best(self, loose: PlanFloats, groups: Sequence[Over[VariantGroup, "..."]], best: Data) -> Data:
         """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
         # Offload saves memory, so that the leanest plan that has it leaves out most others.
         offloading = [group for group in groups if group.offloads and not self.want.simple]
@@ -496,14 +498,14 @@ class _Looking:
             first = stop
         return self._of_variants(last, best)
 
-    def _of_variants(self, groups: Iterable[VariantGroup], best: Data, every: int = 1) -> Data:
+    def _of_variants(self, groups: Sequence[Over[VariantGroup, "..."]], best: Data, every: int = 1) -> Data:
         """Return the best of a known plan and the variants of some groups, or of `every` so many candidates of them."""
         priced = replace(self.source, problem=self.source.whole_problem)
         for group in groups:
             most, most_bytes, _ = self.want.rank(best)
             most_before, usable = (most - group.added_cost, None) if self.want.simple else (most, most_bytes)
 
-            def wanted(candidates: np.ndarray, most: float = most_before) -> np.ndarray:
+            def wanted(candidates: Chosen, most: float = most_before) -> Bool[np.ndarray, "chosen"]:
                 return (candidates % every == 0) & (self.costs[candidates] <= most)
 
             best = self._least(priced, *group.within(self.want.most_s, wanted, usable), best)
@@ -513,8 +515,8 @@ class _Looking:
     def _most(self) -> float:
         return self.want.most_s * (1.0 + ROUNDING)
 
-    def _least(self, source: PricedSpace, rows: Rows, known_s: np.ndarray, best: Data) -> Data:
-        """Return the best of a known plan and of [N] rows; `known_s` are their bounds [s], -inf where none is known."""
+    def _least(self, source: PricedSpace, rows: Rows, known_s: PlanFloats, best: Data) -> Data:
+        """Return the best of a known plan and of rows; `known_s` are their bounds [s], -inf where none is known."""
         costs = self._costs(rows)
         least = self._bytes(source, rows, costs, best)
         order, first, together = np.lexsort((least, costs)), 0, _FIRST
@@ -541,7 +543,7 @@ class _Looking:
         """Return a space with no more memory than a better plan has than a known one."""
         return source if self.want.simple else source.with_memory(best["peak_bytes"] * (1.0 + ROUNDING))
 
-    def _possible(self, source: PricedSpace, rows: Rows, best: Data) -> Rows:
+    def _possible(self, source: PricedSpace, rows: Rows, best: Data) -> KeptRows:
         """Return the rows that may be better than a known plan, by their bounds and by a probe of their cuts."""
         rows = rows.take(np.flatnonzero(self._bytes(source, rows, self._costs(rows), best) < np.inf))
         most = np.full(len(rows.positions), self._most)
@@ -554,7 +556,7 @@ class _Looking:
             return best
         return min([best, *self._leading(*self._with_even_cuts(source, rows, best))], key=self.want.rank)
 
-    def _with_even_cuts(self, source: PricedSpace, rows: Rows, best: Data) -> tuple[PricedSpace, Rows]:
+    def _with_even_cuts(self, source: PricedSpace, rows: Rows, best: Data) -> tuple[PricedSpace, KeptRows]:
         """Return the space of even cuts, and the rows that may be better than a known plan with another cut."""
         even, chunks = source.with_even_cuts, rows.choices["pp"] * rows.choices["vpp"]
         rows = rows.take(np.flatnonzero((chunks > 1) & even.problem.limits().divides(chunks)))
@@ -576,13 +578,13 @@ class _Looking:
         first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], costs))[:1]
         return priced_plans(source.problem, take(priced, first))
 
-    def _may_be_better(self, costs: np.ndarray, least: np.ndarray, best: Data) -> np.ndarray:
-        """Return [N] whether rows of such least costs and memory [bytes] may be better than a known plan."""
+    def _may_be_better(self, costs: PlanInts, least: PlanFloats, best: Data) -> PlanBools:
+        """Return whether rows of such least costs and memory [bytes] may be better than a known plan."""
         most, most_memory, _ = self.want.rank(best)
         return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
 
-    def _bytes(self, source: PricedSpace, rows: Rows, costs: np.ndarray, best: Data) -> np.ndarray:
-        """Return bounds of the memory [bytes] of [N] rows of such least costs.
+    def _bytes(self, source: PricedSpace, rows: Rows, costs: PlanInts, best: Data) -> PlanFloats:
+        """Return bounds of the memory [bytes] of rows of such least costs.
 
         They are infinite where the rows do not fit, take too long, or cannot be better than a known plan.
         """
@@ -590,8 +592,8 @@ class _Looking:
         better = memory.fits & self._may_be_better(costs, memory.peak_bytes, best)
         return np.where(may_be_fast(source, rows, better, self._most), memory.peak_bytes, np.inf)
 
-    def _costs(self, rows: Rows) -> np.ndarray:
-        """Return the least cost of [N] rows that counts."""
+    def _costs(self, rows: Rows) -> PlanInts:
+        """Return the least cost of rows that counts."""
         if not self.want.simple:
             return np.zeros(len(rows.positions), dtype=np.int64)
         of_rows = of_choices(rows.choices, _uneven(self.source, rows.choices))

@@ -19,20 +19,21 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dsx.cost.shapes import PlanBools, PlanInts
 from dsx.errors import InputError
 from dsx.plans.choices import MODEL_AXES
-from dsx.plans.enumerate import Arrays, changes
+from dsx.plans.enumerate import Arrays, Kept, changes
 from dsx.pricing.cuts import CandidateCounts
 from dsx.pricing.row_costs import Rows
+from dsx.records import Float, Int, Over, Real, Shaped
 
 # Rows compared at a time, and rows of the front that they are compared with: the comparisons stay in the cache.
 BLOCK, CHUNK = 2**13, 2**5
 
 
-def front(points: NDArray[np.number]) -> NDArray[np.bool_]:
-    """Return which of the [N, D] points are on the front, as [N] booleans.
+def front(points: Real[np.ndarray, "..."]) -> PlanBools:
+    """Return which of the points are on the front; they are a matrix of plans and objectives.
 
     Raises InputError if `points` is not a matrix with at least one column.
     """
@@ -54,7 +55,7 @@ def front(points: NDArray[np.number]) -> NDArray[np.bool_]:
     return on_front
 
 
-def _plane(x: NDArray[np.number], y: NDArray[np.number]) -> NDArray[np.bool_]:
+def _plane(x: Real[np.ndarray, "plans"], y: Real[np.ndarray, "plans"]) -> PlanBools:
     """Front of two objectives: y is the least at its x, and less than every y at a smaller x."""
     order = np.lexsort((y, x))
     x, y = x[order], y[order]
@@ -66,7 +67,7 @@ def _plane(x: NDArray[np.number], y: NDArray[np.number]) -> NDArray[np.bool_]:
     return kept
 
 
-def _blocks(points: NDArray[np.number]) -> NDArray[np.bool_]:
+def _blocks(points: Real[np.ndarray, "plans objectives"]) -> PlanBools:
     """Front of any number of objectives, in blocks of rows by rising sum of ranks."""
     # Ranks compare like values, and their sum is exact: a dominating row has a smaller sum.
     # So every row that could dominate another comes before it, and the rows that remain of a block are on the front.
@@ -88,7 +89,7 @@ def _blocks(points: NDArray[np.number]) -> NDArray[np.bool_]:
     return kept
 
 
-def _undominated(ranks: list[NDArray[np.int32]]) -> NDArray[np.bool_]:
+def _undominated(ranks: list[PlanInts]) -> PlanBools:
     """Front of rows with ascending sums of ranks: the first row is on it; drop the rows it dominates; repeat."""
     kept = np.zeros(len(ranks[0]), dtype=bool)
     remaining = np.arange(len(ranks[0]))
@@ -101,18 +102,21 @@ def _undominated(ranks: list[NDArray[np.int32]]) -> NDArray[np.bool_]:
     return kept
 
 
+_WideRows = dict[str, Shaped[np.ndarray, "plans *_"]]  # columns of plans, of which one may hold their cuts
 # The order of candidates in a space: columns of the key, then columns of the choice.
 _ORDER = ("strategy", *MODEL_AXES, "panels", "microbatch_size", *(f"{axis}_nvs" for axis in MODEL_AXES))
 _ORDER += ("num_gpus", "pp", "pp_nvs", "global_batch_size")
 
 
-def ranks(group: np.ndarray, *groups: np.ndarray) -> np.ndarray:
+def ranks(group: Shaped[np.ndarray, "rows"], *groups: Shaped[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
     """Return the rank of each row in its group, for rows that are sorted by the columns of the groups."""
     position = np.arange(len(group))
     return position - np.maximum.accumulate(np.where(changes(group, *groups), position, 0))
 
 
-def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Arrays:
+def leading_rows(
+    rows: _WideRows, top: int, groups: Sequence[str], objective: str = "step_time_s"
+) -> Over[_WideRows, "... kept"]:
     """Return the `top` rows of smallest objective of each group, sorted by group and objective.
 
     Equal rows come in the order of the space. So the same rows of many ties are kept, however the space is divided.
@@ -123,7 +127,7 @@ def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str =
     return {name: column[leading] for name, column in rows.items()}
 
 
-def front_of_groups(rows: Arrays, groups: Sequence[str], objectives: Sequence[str]) -> Arrays:
+def front_of_groups(rows: _WideRows, groups: Sequence[str], objectives: Sequence[str]) -> Over[_WideRows, "... kept"]:
     """Return the front of each group, each candidate once, sorted by group and objectives."""
     order = np.lexsort((rows["candidate"], *(rows[name] for name in reversed(groups))))
     rows = {name: column[order] for name, column in rows.items()}
@@ -140,8 +144,8 @@ def front_of_groups(rows: Arrays, groups: Sequence[str], objectives: Sequence[st
     return {name: column[chosen] for name, column in rows.items()}
 
 
-def objective_points(rows: Arrays, objectives: Sequence[str]) -> np.ndarray:
-    """Return the [N, D] objectives to minimise; a column with a leading minus is maximised."""
+def objective_points(rows: _WideRows, objectives: Sequence[str]) -> Float[np.ndarray, "plans {len(objectives)}"]:
+    """Return the objectives to minimise; a column with a leading minus is maximised."""
     columns = [-rows[name[1:]] if name.startswith("-") else rows[name] for name in objectives]
     return np.array(columns, dtype=np.float64).reshape(len(columns), len(rows["candidate"])).T
 
@@ -184,8 +188,8 @@ class Search(Protocol):
         """
         ...
 
-    def rows(self, device: object, rows: Rows, feasible: bool) -> Arrays:
-        """Return all columns of [N] rows, priced on a device in the precision of the search.
+    def rows(self, device: object, rows: Rows, feasible: bool) -> Kept:
+        """Return all columns of rows, priced on a device in the precision of the search.
 
         With `feasible`, rows that do not fit are left out.
         """

@@ -13,8 +13,9 @@ import numpy as np
 from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
 from dsx.plans.choices import FULL_CODE, NONE_CODE, VALUES
 from dsx.plans.frameworks import compatible
-from dsx.pricing.keys import KeyCosts
+from dsx.pricing.keys import KeyCosts, PointCosts
 from dsx.pricing.problem import Problem
+from dsx.records import Bool
 
 _DIFFERING_KEYS = 256  # keys that most pairs of values already differ in
 _BY_MODE_AND_EFFECT = tuple(name for name in BY_MODE if name in PASSES)
@@ -23,8 +24,8 @@ _BY_MODE_AND_EFFECT = tuple(name for name in BY_MODE if name in PASSES)
 def undominated(problem: Problem, table: KeyCosts) -> tuple[int, ...]:
     """Return the searched values of `recompute`, by their codes, that no other one dominates.
 
-    `table` has [H, J, U] costs of each layer kind. The other value must be one that the framework runs with the same
-    choices, and with which its software has the same effects or more.
+    The other value must be one that the framework runs with the same choices, and with which its software has the same
+    effects or more.
     """
     workload = problem.workload
     if not _num_keys(table):
@@ -82,8 +83,8 @@ def _effects_of(problem: Problem, code: int) -> list[bool]:
     return [bool(test.holds({"recompute": code})) for need in needs for test in need if test.column == "recompute"]
 
 
-def _no_worse(costs: LayerCosts) -> np.ndarray:
-    """Return [J, J] whether the first mode of a kind costs no more than the second, at all points and keys."""
+def _no_worse(costs: PointCosts) -> Bool[np.ndarray, "modes modes"]:
+    """Return whether the first mode of a kind costs no more than the second, at all points and keys."""
     fields = [np.asarray(getattr(costs, name)) for name in BY_MODE]
     fields += [np.asarray(getattr(passes, name)) for passes in costs.without for name in _BY_MODE_AND_EFFECT]
     if costs.contended_s:
@@ -96,7 +97,7 @@ def _no_worse(costs: LayerCosts) -> np.ndarray:
     return no_worse
 
 
-def _only(costs: LayerCosts, values: Collection[int]) -> LayerCosts:
+def _only(costs: PointCosts, values: Collection[int]) -> PointCosts:
     """Return the costs of a kind in the modes of some values."""
     rows = [row for row, codes in enumerate(costs.modes) if any(code in values for code in codes)]
 

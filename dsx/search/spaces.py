@@ -19,11 +19,12 @@ import numpy as np
 from dsx.config.topology import changed_network
 from dsx.config.what_if import WhatIf, varied_field
 from dsx.cost.cut_bounds import KeySeconds, LooseBound, key_seconds, least_even_s, least_passes_s
+from dsx.cost.shapes import Chosen, PlanBools, PlanFloats
 from dsx.errors import SpecError
 from dsx.hardware.cluster import anonymous, network_from_spec
 from dsx.plans.blocks import Blocks
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
-from dsx.plans.enumerate import Arrays, SpaceBounds, shard_keys, take
+from dsx.plans.enumerate import Arrays, Keys, SpaceBounds, shard_keys, take
 from dsx.plans.frameworks import Limitation, Selection, selecting
 from dsx.plans.placement import units
 from dsx.plans.rules import EVEN
@@ -32,7 +33,7 @@ from dsx.pricing.keys import KeyCosts, first_of_each_plan
 from dsx.pricing.probe import may_take
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
-from dsx.records import tree_map
+from dsx.records import Over, Real, tree_map
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -51,7 +52,7 @@ class Space:
         global_batch_size: Sequence[int],
         fix: Selection | None = None,
         limit: Limitation | None = None,
-        keys: Arrays | None = None,
+        keys: Keys | None = None,
     ) -> None:
         problem.check_sizes(num_gpus)
         fixed = _searched_only(fix or {}, problem)
@@ -75,7 +76,7 @@ class Space:
         if keys is None:
             dimensions = problem.model.dimensions
             keys = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)
-        self.keys: Arrays = keys
+        self.keys: Keys = keys
         self.strategies_before: frozenset[int] = frozenset()  # those with plans before each plan was left to the first
 
     @cached_property
@@ -114,7 +115,7 @@ class Space:
         starts = range(0, count, num_keys)
         return [self.of_keys(take(self.keys, slice(start, start + num_keys))) for start in starts]
 
-    def of_keys(self, keys: Arrays) -> "Space":
+    def of_keys(self, keys: Keys) -> "Space":
         """Return the space of other keys."""
         part = copy(self)
         part.keys = keys
@@ -141,7 +142,7 @@ def strategies_of(spaces: Sequence[Space]) -> StrategiesOfCandidates:
     return StrategiesOfCandidates(frozenset().union(*own), frozenset().union(*with_others))
 
 
-def used_keys(spaces: Sequence[Space]) -> np.ndarray:
+def used_keys(spaces: Sequence[Space]) -> Chosen:
     """Return the positions of the keys of which any of some spaces, which share them, has candidates, increasing."""
     return np.unique(np.concatenate([space.blocks.keys for space in spaces]))
 
@@ -202,7 +203,7 @@ class PricedSpace:
 
     problem: Problem
     space: Space
-    table: KeyCosts  # [H, U] layer costs of the key table, in float64
+    table: KeyCosts  # of the key table, in float64
     precision: str  # "float32" or "float64"
     unrestricted: Problem | None = None  # with all values of what is searched last; None: `problem` has them
 
@@ -221,7 +222,7 @@ class PricedSpace:
         """The NumPy type of the search."""
         return np.float64 if self.float64 else np.float32
 
-    def of_keys(self, where: np.ndarray) -> "PricedSpace":
+    def of_keys(self, where: Chosen) -> "PricedSpace":
         """Return the space of some of the shard keys."""
         table = tree_map(lambda leaf: np.asarray(leaf)[..., where], self.table)
         return replace(self, space=self.space.of_keys(take(self.space.keys, where)), table=table)
@@ -244,11 +245,11 @@ class PricedSpace:
         return replace(self, problem=self.whole_problem.with_partition(EVEN), unrestricted=None)
 
     def priced_rows(self, rows: Rows) -> Arrays:
-        """Return all columns of [N] rows, priced in float64."""
+        """Return all columns of rows, priced in float64."""
         return priced_rows(self.problem, self.space.keys, self.table, rows)
 
     def fastest_rows(self, rows: Rows) -> Arrays:
-        """Return all columns of [N] rows, priced in float64, each with the fastest cut that fits.
+        """Return all columns of rows, priced in float64, each with the fastest cut that fits.
 
         What a row that fits with no cut costs is undefined.
         """
@@ -258,8 +259,8 @@ class PricedSpace:
         priced = price_best_cuts(self.whole_problem, self.table, rows, "fastest")
         return result_rows(self.problem, self.space.keys, rows, priced.costs, priced.cuts)
 
-    def may_take(self, rows: Rows, most_s: np.ndarray) -> np.ndarray:
-        """Return which of [N] rows may fit and take at most `most_s` [N] seconds, by a probe where cuts are optimal."""
+    def may_take(self, rows: Rows, most_s: PlanFloats) -> PlanBools:
+        """Return which rows may fit and take at most `most_s` seconds, by a probe where cuts are optimal."""
         may = np.ones(len(most_s), dtype=bool)
         if self.problem.optimal_cuts:
             probed = np.flatnonzero((rows.choices["vpp"] == 1) & (most_s < np.inf))
@@ -289,14 +290,17 @@ _SLOWDOWN = f"{_ASSUMPTIONS}kernel_slowdown"
 _KEYS = 1 << 19  # shard keys of a study; this bounds the memory of a large sweep
 
 
+_OfPoints = Real[np.ndarray, "points"]
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One space, at H hardware points of one cluster."""
+    """One space, at some hardware points of one cluster."""
 
     problem: Problem
     space: Space
     cluster: int  # position among the clusters of the sweep
-    values: Mapping[str, np.ndarray]  # {field of what_if: [H]}
+    values: Mapping[str, _OfPoints]  # of each field of what_if
 
     @property
     def size(self) -> int:
@@ -325,7 +329,7 @@ def make_studies(
     global_batch_size: Sequence[int],
     fix: Selection | None = None,
     limit: Limitation | None = None,
-) -> list[Study]:
+) -> list[Over[Study, "..."]]:
     """Return the studies of a sweep; `problems` has one problem for each cluster."""
     problems = [problem.searching(fix or {}) for problem in problems]
     columns = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
@@ -352,8 +356,8 @@ def make_studies(
     return studies
 
 
-def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
-    """Return a problem of one hardware point at H other points: `values` has [H] values of fields, in SI units.
+def at_points(problem: Problem, values: Mapping[str, _OfPoints]) -> Problem:
+    """Return a problem of one hardware point at other points: `values` has the values of fields, in SI units.
 
     Integer fields must have a single value. The tiers of a changed network are derived again.
     """
@@ -391,7 +395,7 @@ def _set(record: R, path: Sequence[str], value: object) -> R:
     return replace(record, **{name: _set(getattr(record, name), inner, value) if inner else value})
 
 
-def points_of(study: Study, first: int, last: int) -> Study:
+def points_of(study: Study, first: int, last: int) -> Over[Study, "... points=chosen"]:
     """Return the study at its hardware points from `first` up to `last`."""
     hardware, assumptions = tree_map(lambda leaf: leaf[first:last], (study.problem.hardware, study.problem.assumptions))
     return replace(

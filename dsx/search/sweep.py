@@ -15,7 +15,7 @@ groups of ten, take one or two gigabytes.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -23,12 +23,13 @@ import numpy as np
 
 from dsx.config.sweep_file import Keep, KeepPareto, KeepTop
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
-from dsx.plans.enumerate import Arrays
+from dsx.plans.enumerate import Arrays, Kept
 from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, Goal, joined, layers_of_stages, price_best_cuts, result_rows
 from dsx.pricing.keys import KeyCosts, power_of_two, price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
+from dsx.records import Over, Shaped
 from dsx.search.bounds import smallest_cut
 from dsx.search.cut_search import OBJECTIVES, fastest_cuts, front_of_cuts
 from dsx.search.ranking import BlockRange, Progress, Search, front_of_groups, leading_rows, silent
@@ -87,7 +88,7 @@ class Partitioned:
 
         return self._stream(front, "fastest", progress, blocks)
 
-    def rows(self, device: object, rows: Rows, feasible: bool) -> Arrays:
+    def rows(self, device: object, rows: Rows, feasible: bool) -> Kept:
         """Return rows as `dsx.search.ranking.Search.rows` says.
 
         A row that fits with no cut and is not left out has the cut of least memory.
@@ -139,14 +140,14 @@ class Partitioned:
             yield start, min(start + step, last)
 
 
-def _feasible(rows: Arrays) -> Arrays:
+def _feasible(rows: dict[str, Shaped[np.ndarray, "plans *_"]]) -> dict[str, Shaped[np.ndarray, "kept *_"]]:
     return {name: column[rows["reject"] == 0] for name, column in rows.items()}
 
 
 def search_of(problem: Problem, space: Space, table: KeyCosts, precision: str = "float64", length: int = 0) -> Search:
     """Return the search of a space.
 
-    `table` has the [H, U] layer costs of its keys in float64. Calls for rows with even cuts are padded to `length`, so
+    `table` has the layer costs of its keys in float64. Calls for rows with even cuts are padded to `length`, so
     that they are compiled once.
     """
     source = PricedSpace(problem, space, table, precision)
@@ -171,7 +172,10 @@ class Part:
     size: int  # candidates, over all points
 
 
-def make_parts(studies: Sequence[Study], keep: Keep, size: int | None = None) -> list[Part]:
+_AnyStudy = Over[Study, "..."]
+
+
+def make_parts(studies: Sequence[_AnyStudy], keep: Keep, size: int | None = None) -> list[Part]:
     """Return the parts of a sweep, with `size` candidates each if given."""
     if reduces(keep):
         return block_parts(studies, size or REDUCED)
@@ -183,7 +187,7 @@ def reduces(keep: Keep) -> bool:
     return isinstance(keep, KeepTop | KeepPareto)
 
 
-def size_for(studies: Sequence[Study], keep: Keep, count: int) -> int:
+def size_for(studies: Sequence[_AnyStudy], keep: Keep, count: int) -> int:
     """Return a size that gives at least `count` parts; 0 if there is none.
 
     Blocks are not divided, so there may be fewer parts than the number of candidates allows.
@@ -194,7 +198,7 @@ def size_for(studies: Sequence[Study], keep: Keep, count: int) -> int:
     return size
 
 
-def row_parts(studies: Sequence[Study], size: int) -> list[Part]:
+def row_parts(studies: Sequence[_AnyStudy], size: int) -> list[Part]:
     """Return parts of `size` candidates, counted point by point."""
     parts: list[Part] = []
     for code, study in enumerate(studies):
@@ -207,7 +211,7 @@ def row_parts(studies: Sequence[Study], size: int) -> list[Part]:
     return parts
 
 
-def block_parts(studies: Sequence[Study], size: int) -> list[Part]:
+def block_parts(studies: Sequence[_AnyStudy], size: int) -> list[Part]:
     """Return parts of whole blocks with at least `size` candidates; the last one may have fewer."""
     parts: list[Part] = []
     for code, study in enumerate(studies):
@@ -240,7 +244,7 @@ def _point_ranges(study: Study) -> list[tuple[int, int]]:
 MAX_ROWS = 1 << 20  # over all parts and hardware points
 
 
-def fault_of_groups(studies: Sequence[Study], parts: Sequence[Part], keep: Keep) -> str:
+def fault_of_groups(studies: Sequence[_AnyStudy], parts: Sequence[Part], keep: Keep) -> str:
     """Return why the groups of `keep` are too many; empty if they are not, or if `keep` has no groups."""
     if not isinstance(keep, KeepTop):
         return ""
@@ -271,7 +275,7 @@ def fault_of_groups(studies: Sequence[Study], parts: Sequence[Part], keep: Keep)
     )
 
 
-def most_rows(studies: Sequence[Study], parts: Sequence[Part], keep: Keep) -> int:
+def most_rows(studies: Sequence[_AnyStudy], parts: Sequence[Part], keep: Keep) -> int:
     """Return the most rows that some parts of a sweep can keep."""
     if not isinstance(keep, KeepTop):
         return sum(part.size for part in parts)
@@ -298,7 +302,7 @@ class Sweep:
     `what_if` is a column.
     """
 
-    def __init__(self, studies: Sequence[Study], keep: Keep, precision: str, part_size: int | None = None) -> None:
+    def __init__(self, studies: Sequence[_AnyStudy], keep: Keep, precision: str, part_size: int | None = None) -> None:
         self.studies, self.keep, self.precision = studies, keep, precision
         self.parts = make_parts(studies, keep, part_size)
         # All parts have one padded length, even the last and shortest.
@@ -328,7 +332,7 @@ class Sweep:
         for _, done in map_over_devices(make, numbers):
             progress(done)
 
-    def merged(self, rows: Arrays) -> Arrays:
+    def merged(self, rows: Arrays) -> Kept:
         """Reduce the rows of all parts once more, if `keep` reduces."""
         hardware = ["cluster", *self.studies[0].values]
         if isinstance(self.keep, KeepTop):
@@ -360,7 +364,7 @@ class _Searches:
     The last two are kept, because some workers may still be at one while others begin the next.
     """
 
-    def __init__(self, studies: Sequence[Study], precision: str, length: int) -> None:
+    def __init__(self, studies: Sequence[_AnyStudy], precision: str, length: int) -> None:
         self._studies, self._precision, self._length = studies, precision, length
         self._lock = threading.Lock()
         self._made: dict[tuple[int, int], tuple[Study, Search]] = {}
@@ -380,11 +384,11 @@ class _Searches:
 def _with_hardware(study: Study, rows: Arrays) -> Arrays:
     """Return rows with the columns of the hardware in place of the number of the hardware point."""
     point = rows.pop("point")
-    hardware: Mapping[str, np.ndarray] = {"cluster": np.full(len(point), study.cluster)}
+    hardware: Arrays = {"cluster": np.full(len(point), study.cluster)}
     return rows | hardware | {path: column[point] for path, column in study.values.items()}
 
 
-def smallest(studies: Sequence[Study], progress: Progress) -> tuple[Study, Arrays]:
+def smallest(studies: Sequence[_AnyStudy], progress: Progress) -> tuple[Study, Arrays]:
     """Return the candidate that needs the least memory, whether it fits or not: its study, and its row.
 
     Each study is searched at its first hardware point and must have a candidate. Candidates whose hosts hold what they
@@ -396,8 +400,8 @@ def smallest(studies: Sequence[Study], progress: Progress) -> tuple[Study, Array
 
 
 def _smallest(
-    studies: Sequence[Study], unlimited_fields: Sequence[str], progress: Progress
-) -> list[tuple[Study, Arrays]]:
+    studies: Sequence[_AnyStudy], unlimited_fields: Sequence[str], progress: Progress
+) -> list[tuple[_AnyStudy, Over[Arrays, "..."]]]:
     """Return for each study the candidate that needs the least memory if some fields have no limit, if any fits."""
     smallest_rows: list[tuple[Study, Arrays]] = []
     for study in studies:

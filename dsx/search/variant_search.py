@@ -17,6 +17,7 @@ import numpy as np
 
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.cost.offload import ACTIVATIONS, offload_codes
+from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.plans.blocks import Places
 from dsx.plans.choices import Choice
 from dsx.plans.codes import with_values
@@ -27,6 +28,7 @@ from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.progress import OutOfTimeError, seconds_left
+from dsx.records import Bool
 from dsx.search.bounds import (
     cuts_within,
     fastest_first,
@@ -91,7 +93,7 @@ class VariantGroup:
     source: PricedSpace
     varied_source: PricedSpace  # with the values of the variants
     varied: Sequence[Choice]
-    loose: np.ndarray  # [N] bounds [s] of the variants of each plan
+    loose: PlanFloats  # bounds [s] of the variants of each plan
 
     @property
     def added_cost(self) -> float:
@@ -121,9 +123,9 @@ class VariantGroup:
     def within(
         self,
         most: float,
-        of: Callable[[np.ndarray], np.ndarray] | None = None,
+        of: Callable[[Chosen], Bool[np.ndarray, "chosen"]] | None = None,
         usable: float | None = None,
-    ) -> tuple[Rows, np.ndarray]:
+    ) -> tuple[Rows, PlanFloats]:
         """Return variants that may take at most `most` [s] and fit, and their bounds [s]; the others are left out.
 
         `of` says which plans have variants that are wanted, from their candidates; by default all. `usable` is the
@@ -141,7 +143,7 @@ class VariantGroup:
 
 
 def variant_groups(
-    source: PricedSpace, varied: Sequence[Choice], bounds: tuple[np.ndarray, np.ndarray]
+    source: PricedSpace, varied: Sequence[Choice], bounds: tuple[PlanFloats, PlanFloats]
 ) -> Iterator[VariantGroup]:
     """Yield all variants of the plans of a space, which have the defaults of the choices `varied`.
 
@@ -178,11 +180,11 @@ class _Originals:
     source: PricedSpace
     varied_source: PricedSpace  # with the values of the variants
     variant_table: Variants
-    candidates: np.ndarray  # plans of the source that may be fast enough
+    candidates: Chosen  # plans of the source that may be fast enough
     most: float  # seconds of a step
 
-    def variants(self, bounded: bool) -> tuple[Rows, np.ndarray]:
-        """Return [N] variants that may be fast enough, and their bounds [s] if they are to be `bounded`, else -inf."""
+    def variants(self, bounded: bool) -> tuple[Rows, PlanFloats]:
+        """Return variants that may be fast enough, and their bounds [s] if they are to be `bounded`, else -inf."""
         parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
         for places, most_stored in _together(self._fast()):
             origin, columns = self.variant_table.of(places.placement)
@@ -201,7 +203,7 @@ class _Originals:
         rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
         return rows, np.concatenate(bounds)
 
-    def _fast(self) -> Iterator[tuple[Places, np.ndarray]]:
+    def _fast(self) -> Iterator[tuple[Places, PlanInts]]:
         """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""
         searched, have = self.varied_source.problem.workload.searched, self.variant_table.count > 0
         for places, rows in parts_of(self.source, self.candidates, have):
@@ -217,8 +219,8 @@ class _Originals:
     def _moves_activations(self) -> bool:
         return bool(offload_codes(ACTIVATIONS, self.varied_source.problem.workload.searched))
 
-    def _promising(self, rows: Rows, origin: np.ndarray) -> np.ndarray:
-        """Return which [N] variants of the plans at `origin` may be fast enough, whatever their ZeRO replicas."""
+    def _promising(self, rows: Rows, origin: PlanInts) -> PlanBools:
+        """Return which variants of the plans at `origin` may be fast enough, whatever their ZeRO replicas."""
         stored = rows.choices[_STORED]
         _, first, of_variant = np.unique(
             origin * (stored.max(initial=0) + 1) + stored, return_index=True, return_inverse=True
@@ -227,12 +229,12 @@ class _Originals:
         distinct = _with(distinct, {_REPLICAS: np.ones_like(distinct.choices[_REPLICAS])})
         return self._may_be_fast(distinct)[of_variant]
 
-    def _may_be_fast(self, rows: Rows) -> np.ndarray:
-        """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
+    def _may_be_fast(self, rows: Rows) -> PlanBools:
+        """Return which plans of one ZeRO replica may be fast enough and fit, with any replicas."""
         return may_be_fast(self.varied_source, rows, memory_bounds(self.varied_source, rows).fits, self.most)
 
-    def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
-        """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.
+    def _with_most_stored(self, rows: Rows) -> tuple[Rows, PlanBools]:
+        """Return plans with the most layers that they may store, and which of them may be fast enough and fit.
 
         The bound of the memory is affine in these layers. Rounded up, they may take a little more memory than there is.
         """
@@ -250,7 +252,7 @@ class _Originals:
         return rows, may_be_fast(self.varied_source, rows, np.asarray(room >= 0), self.most)
 
 
-def _together(parts: Iterable[tuple[Places, np.ndarray]]) -> Iterator[tuple[Places, np.ndarray]]:
+def _together(parts: Iterable[tuple[Places, PlanInts]]) -> Iterator[tuple[Places, PlanInts]]:
     """Yield parts of plans and of a number of each as others, of `_BOUNDED_ROWS` plans."""
     of_parts = list(parts)
     if not of_parts:
@@ -262,5 +264,5 @@ def _together(parts: Iterable[tuple[Places, np.ndarray]]) -> Iterator[tuple[Plac
         yield places.take(part), numbers[part]
 
 
-def _with(rows: Rows, columns: Mapping[str, np.ndarray]) -> Rows:
+def _with(rows: Rows, columns: Mapping[str, PlanInts]) -> Rows:
     return rows._replace(choices={**rows.choices, **columns})

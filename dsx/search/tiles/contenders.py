@@ -23,28 +23,25 @@ from typing import Any
 
 import numpy as np
 
+from dsx.cost.shapes import Chosen
 from dsx.plans.blocks import Blocks, ChoiceSegments
 from dsx.plans.enumerate import changes
+from dsx.records import Bool, Float, Int, Over, Shaped
 from dsx.search.ranking import ranks
 from dsx.search.tiles.hot import HotLoop, minima, values
 from dsx.search.tiles.tiles import Chunk, Groups
 
 COUNTED = 1 << 22  # groups; counting stops beyond
+_PerSlice = Int[np.ndarray, "slices"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The C cells of some blocks. The cell of a candidate is the sum of the numbers of its key and its choice.
+    """The cells of some blocks. The cell of a candidate is the sum of the numbers of its key and its choice."""
 
-    Attributes:
-        of_key: [K] per key, in the order of the blocks.
-        of_choice: [N] per choice, in the order of the blocks.
-        code: [C] code of the group.
-    """
-
-    of_key: np.ndarray
-    of_choice: np.ndarray
-    code: np.ndarray
+    of_key: Int[np.ndarray, "keys"]  # in the order of the blocks
+    of_choice: Int[np.ndarray, "choices"]  # in the order of the blocks
+    code: Int[np.ndarray, "cells"]  # of the group
 
 
 def cells_of(blocks: Blocks, groups: Groups, low: int, high: int, segments: ChoiceSegments | None = None) -> Cells:
@@ -71,14 +68,14 @@ def cells_of(blocks: Blocks, groups: Groups, low: int, high: int, segments: Choi
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The distinct codes of each of B blocks, in the order of the blocks, and their numbers."""
+    """The distinct codes of each of some blocks, in the order of the blocks, and their numbers."""
 
-    number: np.ndarray  # [N] number of the code within its block
-    code: np.ndarray  # [P] distinct codes
-    count: np.ndarray  # [B] distinct codes of each block
+    number: Int[np.ndarray, "parts"]  # number of the code within its block
+    code: Int[np.ndarray, "codes"]  # distinct ones
+    count: Int[np.ndarray, "blocks"]  # distinct codes of each block
 
     @classmethod
-    def made(cls, block: np.ndarray, code: np.ndarray, num_blocks: int) -> "_Parts":
+    def made(cls, block: Int[np.ndarray, "parts"], code: Int[np.ndarray, "parts"], num_blocks: int) -> "_Parts":
         order = np.lexsort((code, block))
         new = changes(block[order], code[order])
         count = np.bincount(block[order][new], minlength=num_blocks)
@@ -88,15 +85,17 @@ class _Parts:
         return cls(number - first[block], code[order][new], count)
 
 
-def _rectangles(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of all cells of B rectangles; both count over all rectangles."""
+def _rectangles(
+    rows: Int[np.ndarray, "rectangles"], columns: Int[np.ndarray, "rectangles"]
+) -> tuple[Int[np.ndarray, "cells"], Int[np.ndarray, "cells"]]:
+    """Return the rows and columns of all cells of rectangles; both count over all rectangles."""
     widths = np.repeat(columns, rows)
     row = np.repeat(np.arange(len(widths)), widths)
     begins = np.repeat(np.cumsum(columns) - columns, rows) - (np.cumsum(widths) - widths)
     return row, np.arange(len(row)) + begins[row]
 
 
-def group_codes(blocks: Blocks, groups: Groups, ranges: Iterable[tuple[int, int]]) -> np.ndarray:
+def group_codes(blocks: Blocks, groups: Groups, ranges: Iterable[tuple[int, int]]) -> Int[np.ndarray, "codes"]:
     """Return the sorted group codes of some ranges of blocks; stops soon after `COUNTED` codes."""
     known = np.zeros(0, dtype=np.int64)
     new: list[np.ndarray] = []
@@ -110,7 +109,7 @@ def group_codes(blocks: Blocks, groups: Groups, ranges: Iterable[tuple[int, int]
     return _distinct(np.concatenate([known, *new]))
 
 
-def _distinct(codes: np.ndarray) -> np.ndarray:
+def _distinct(codes: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "codes"]:
     """Return the distinct codes, sorted. A sort is several times as fast here as the hash table of NumPy."""
     codes = np.sort(codes)
     return codes[changes(codes)]
@@ -118,20 +117,20 @@ def _distinct(codes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Contenders:
-    """M slices that may hold a winner, of up to W choices of one key each, with the smallest value of each slice."""
+    """Slices that may hold a winner, of up to some choices of one key each, with the smallest value of each slice."""
 
-    group: np.ndarray  # [M] number of the group, over all hardware points
-    value: np.ndarray  # [M] positive
-    point: np.ndarray  # [M] hardware point
-    key: np.ndarray  # [M]
-    placement: np.ndarray  # [M, W]
-    global_batch_size: np.ndarray  # [M, W]
-    length: np.ndarray  # [M]
+    group: _PerSlice  # number of the group, over all hardware points
+    value: Float[np.ndarray, "slices"]  # positive
+    point: _PerSlice  # hardware point
+    key: _PerSlice
+    placement: Int[np.ndarray, "slices width"]
+    global_batch_size: Int[np.ndarray, "slices width"]
+    length: _PerSlice
 
     def __len__(self) -> int:
         return len(self.group)
 
-    def take(self, where: np.ndarray | slice) -> "Contenders":
+    def take(self, where: Shaped[np.ndarray, "chosen"] | slice) -> "Contenders":
         """Return some of the slices."""
         return Contenders(*(getattr(self, name)[where] for name in Contenders.__dataclass_fields__))
 
@@ -141,15 +140,19 @@ class Contenders:
         return self.take(leading(self.group, self.value, self.key, first, count))
 
 
-def together(parts: Sequence[Contenders]) -> Contenders:
+def together(parts: Sequence[Over[Contenders, "..."]]) -> Contenders:
     """Return the slices of several parts as one."""
     names = Contenders.__dataclass_fields__
     return Contenders(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def leading(
-    group: np.ndarray, value: np.ndarray, key: np.ndarray, first: tuple[np.ndarray, np.ndarray], count: int
-) -> np.ndarray:
+    group: _PerSlice,
+    value: Float[np.ndarray, "slices"],
+    key: _PerSlice,
+    first: tuple[_PerSlice, _PerSlice],
+    count: int,
+) -> Chosen:
     """Return the positions of the `count` smallest values of each group, sorted.
 
     Equal values are ordered by key and by `first`, the first choice of a slice.
@@ -165,8 +168,8 @@ def leading(
     return order[ranks(group[order]) < count]
 
 
-def packed(group: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return [M] words in the order of group and float32 value; positive floats have the order of their bits.
+def packed(group: _PerSlice, value: Float[np.ndarray, "slices"]) -> Shaped[np.ndarray, "slices"]:
+    """Return words in the order of group and float32 value; positive floats have the order of their bits.
 
     One sort of words is several times as fast as a sort by two columns.
     """
@@ -174,11 +177,11 @@ def packed(group: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class KeptSlices:
-    """The `count` slices of smallest value so far, of each of G groups.
+    """The `count` slices of smallest value so far, of each group.
 
     Attributes:
-        worst: [G] the largest value that may still be kept. It only falls: a thread that reads it during a change
-            passes a few slices too many, and never one too few.
+        worst: the largest value of each group that may still be kept. It only falls: a thread that reads it during a
+            change passes a few slices too many, and never one too few.
     """
 
     def __init__(self, num_groups: int, count: int, dtype: type) -> None:
@@ -216,6 +219,10 @@ class KeptSlices:
         self._kept = together([untouched, new]) if untouched is not None else new
 
 
+_Contenders = list[Over[Contenders, "..."]]
+_PerGroup = Float[np.ndarray, "groups"]
+
+
 class FewGroups:
     """Finds the contenders of a chunk. A group is a hardware point and a group code of the hot loop."""
 
@@ -223,18 +230,24 @@ class FewGroups:
         self.hot, self._objective, self._count = hot, objective, count
         self.num_groups = hot.problem.num_points * hot.groups.span
 
-    def contenders(self, device: Any, chunk: Chunk, worst: np.ndarray) -> tuple[list[Contenders], int]:
+    def contenders(self, device: Any, chunk: Over[Chunk, "..."], worst: _PerGroup) -> tuple[_Contenders, int]:
         """Return the slices of a chunk that may hold a winner, and the number of its feasible candidates.
 
-        `worst` [G] is the largest value of each group that may still be kept. The device must be the default device.
+        `worst` is the largest value of each group that may still be kept. The device must be the default device.
         """
         # All calls are dispatched before the first result is read.
         calls = [(tiles, minima(*call, self._objective)) for tiles, *call in self.hot.calls(device, chunk)]
         found = [self._of_tiles(chunk, tiles, np.asarray(least), worst) for tiles, (least, _) in calls]
         return found, sum(int(np.asarray(fitting).sum(dtype=np.float64)) for _, (_, fitting) in calls)
 
-    def _of_tiles(self, chunk: Chunk, tiles: slice, least: np.ndarray, worst: np.ndarray) -> Contenders:
-        """Return the contenders in some tiles; `least` has their minima [H, T, S, KEYS]."""
+    def _of_tiles(
+        self,
+        chunk: Over[Chunk, "..."],
+        tiles: slice,
+        least: Float[np.ndarray, "points bundles tiles slots"],
+        worst: _PerGroup,
+    ) -> Contenders:
+        """Return the contenders in some tiles; `least` has their minima."""
         hot = self.hot
         points, keys = len(least), hot.rows.keys[chunk.row[tiles]]
         least = least.reshape(points, -1, least.shape[-1])[:, : len(keys)]
@@ -257,8 +270,8 @@ class _Call:
 
     chunk: Chunk
     tiles: slice
-    cell: np.ndarray  # [S, KEYS, CHOICES]
-    group: np.ndarray  # [C] group of each cell at the first hardware point
+    cell: Int[np.ndarray, "chosen slots width"]
+    group: Int[np.ndarray, "cells"]  # group of each cell at the first hardware point
 
 
 class ManyGroups:
@@ -267,12 +280,14 @@ class ManyGroups:
     The slices of the hot loop may have choices of several groups.
     """
 
-    def __init__(self, hot: HotLoop, groups: Groups, codes: np.ndarray, objective: str, count: int) -> None:
+    def __init__(
+        self, hot: HotLoop, groups: Groups, codes: Int[np.ndarray, "codes"], objective: str, count: int
+    ) -> None:
         self.hot, self._groups, self._codes = hot, groups, codes
         self._objective, self._count = objective, count
         self.num_groups = hot.problem.num_points * len(codes)
 
-    def contenders(self, device: Any, chunk: Chunk, worst: np.ndarray) -> tuple[list[Contenders], int]:
+    def contenders(self, device: Any, chunk: Over[Chunk, "..."], worst: _PerGroup) -> tuple[_Contenders, int]:
         """Return contenders as `FewGroups.contenders` does; each slice is one choice."""
         cells = cells_of(self.hot.blocks, self._groups, *chunk.blocks, chunk.segments)
         # The padding in place of a key is never feasible.
@@ -288,14 +303,22 @@ class ManyGroups:
                 found.append(self._of_call(call_of_tiles, point, np.asarray(value), worst))
         return found, feasible
 
-    def _cells(self, chunk: Chunk, tiles: slice, of_slot: np.ndarray, cells: Cells) -> np.ndarray:
-        """Return the cells [S, KEYS, CHOICES] of the candidates of some tiles."""
+    def _cells(
+        self, chunk: Chunk, tiles: slice, of_slot: Int[np.ndarray, "rows slots"], cells: Cells
+    ) -> Int[np.ndarray, "chosen slots width"]:
+        """Return the cells of the candidates of some tiles."""
         row = chunk.row[tiles] - self.hot.rows.first[chunk.blocks[0]]
         of_slice = cells.of_choice[chunk.positions(chunk.slices[tiles])]
         return of_slot[row][:, :, None] + of_slice[:, None, :]
 
-    def _of_call(self, call: _Call, point: int, value: np.ndarray, worst: np.ndarray) -> Contenders:
-        """Return the contenders of a call at a hardware point, from the values [T, S, KEYS, CHOICES] of its tiles."""
+    def _of_call(
+        self,
+        call: Over[_Call, "..."],
+        point: int,
+        value: Float[np.ndarray, "bundles tiles slots width"],
+        worst: _PerGroup,
+    ) -> Over[Contenders, "..."]:
+        """Return the contenders of a call at a hardware point, from the values of its tiles."""
         chunk, cell = call.chunk, call.cell
         value = value.reshape(-1, *cell.shape[1:])[: len(cell)]
         group = call.group + point * len(self._codes)
@@ -316,8 +339,10 @@ class ManyGroups:
         )
 
 
-def _smallest(cell: np.ndarray, value: np.ndarray, count: int) -> np.ndarray:
-    """Return the mask of [M] values among the `count` smallest of their cell; of equal values all or none."""
+def _smallest(
+    cell: Int[np.ndarray, "chosen"], value: Float[np.ndarray, "chosen"], count: int
+) -> Bool[np.ndarray, "chosen"]:
+    """Return the mask of values among the `count` smallest of their cell; of equal values all or none."""
     word = packed(cell, value)
     ordered = np.sort(word)
     first = np.flatnonzero(changes(ordered >> np.uint64(32)))

@@ -31,9 +31,9 @@ from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.plans.blocks import ChoiceSegments
 from dsx.plans.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
-from dsx.pricing.keys import KeyCosts, power_of_two
+from dsx.pricing.keys import power_of_two
 from dsx.pricing.row_costs import Rows
-from dsx.records import Array, make_pytrees, record
+from dsx.records import Array, Bool, Float, Int, Over, Shaped, make_pytrees, record
 from dsx.schedules.schedules import SCHEDULES
 from dsx.search.ranking import BlockRange
 from dsx.search.spaces import PricedSpace
@@ -51,6 +51,7 @@ from dsx.search.tiles.tiles import (
     make_chunk,
 )
 
+_Ints = Int[np.ndarray, "*#plans"]
 # Columns of a placement that the bounds depend on.
 _READ = ("pp", "dp", "vpp", "schedule", "recompute")
 
@@ -75,8 +76,8 @@ class SegmentLimits:
         # The precision of the search decides how far its values may be below exact ones.
         self._slack = 1.0 - (1e-9 if source.float64 else 1e-4)
 
-    def lower(self, limits: np.ndarray) -> None:
-        """Set the most seconds of a plan of each group at each hardware point, [H * groups.span]."""
+    def lower(self, limits: Float[np.ndarray, "limits"]) -> None:
+        """Set the most seconds of a plan of each group at each hardware point."""
         # Keys of a block may be of several groups: the loosest limit counts.
         self._limits = limits.reshape(len(self._seconds), -1, self._groups.choices).max(axis=1)
         self._loosest = self._limits.reshape(len(self._seconds), -1, self._groups.batches).max(axis=-1)
@@ -91,15 +92,17 @@ class SegmentLimits:
         choices = self._choices(segments.placement, batch, segments.block)
         return segments.take(self._within(segments.block, choices, self._limits[:, code]))
 
-    def _may_be_within(self, blocks: np.ndarray, placements: slice) -> np.ndarray:
-        """Return whether [B] blocks times the [P] placements of a slice may have a plan within the limits."""
+    def _may_be_within(
+        self, blocks: Int[np.ndarray, "blocks"], placements: slice
+    ) -> Bool[np.ndarray, "blocks placements"]:
+        """Return whether blocks times the placements of a slice may have a plan within the limits."""
         first, kind = self._kinds(placements.start, placements.stop)
         batch = self._blocks.least_batches(blocks, first)
         choices = self._choices(first[None], batch, blocks[:, None])
         code = self._groups.of_placements(first) // self._groups.batches
         return self._within(blocks[:, None], choices, self._loosest[:, None, code])[:, kind]
 
-    def _kinds_of(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    def _kinds_of(self, start: int, stop: int) -> tuple[Int[np.ndarray, "kinds"], Int[np.ndarray, "{stop-start}"]]:
         """Return the first of the placements of a range for each kind that bounds tell apart, and the kind of each."""
         placements = np.arange(start, stop)
         columns = [self._columns[PLACEMENT_COLUMNS.index(name), placements] for name in _READ]
@@ -107,13 +110,15 @@ class SegmentLimits:
         _, first = np.unique(kind, return_index=True)
         return placements[first], kind
 
-    def _choices(self, placement: np.ndarray, batch: np.ndarray, block: np.ndarray) -> PipelineChoices:
+    def _choices(self, placement: _Ints, batch: _Ints, block: _Ints) -> PipelineChoices:
         """Return choices that broadcast; where there is no batch, they have no microbatch."""
         size = self._blocks.microbatch_size[block]
         return PipelineChoices.of(self._blocks.choices_at(placement, batch, size, PipelineChoices._fields))
 
-    def _within(self, block: np.ndarray, choices: PipelineChoices, limits: np.ndarray) -> np.ndarray:
-        """Return whether choices with blocks may be within `limits` [H, ...] at any hardware point."""
+    def _within(
+        self, block: _Ints, choices: PipelineChoices, limits: Float[np.ndarray, "points *#plans"]
+    ) -> Bool[np.ndarray, "*#plans"]:
+        """Return whether choices with blocks may be within `limits` at any hardware point."""
         bounds = [self._bound(seconds, block, choices, self._searched) for seconds in self._seconds]
         return np.logical_or.reduce([bound * self._slack <= limit for bound, limit in zip(bounds, limits, strict=True)])
 
@@ -152,37 +157,36 @@ Result = TypeVar("Result")
 
 @record
 class Slices:
-    """The M slices of the choices of a chunk; padding slices are empty."""
+    """The slices of the choices of a chunk; padding slices are empty."""
 
-    choices: StepChoices  # [M, CHOICES]
-    length: Array  # [M]
+    choices: Over[StepChoices, "... slices width"]
+    length: Int[Array, "slices"]
 
 
 @record
 class ChunkColumns:
-    """The N choices of a `dsx.search.tiles.tiles.Chunk` and its M slices, padded."""
+    """The choices of a `dsx.search.tiles.tiles.Chunk` and its slices, padded."""
 
-    placement: Array  # [N]
-    global_batch_size: Array  # [N]
-    start: Array  # [M]
-    length: Array  # [M]
-    microbatch_size: Array  # [M]
+    placement: Int[Array, "choices"]
+    global_batch_size: Float[Array, "choices"]
+    start: Int[Array, "slices"]
+    length: Int[Array, "slices"]
+    microbatch_size: Float[Array, "slices"]
 
 
 @record
 class Tiles:
-    """T bundles of S tiles each, [T, S]; see `dsx.search.tiles.tiles.Chunk`."""
+    """Bundles of tiles, or one of them; see `dsx.search.tiles.tiles.Chunk`."""
 
-    row: Array
-    slices: Array  # an empty slice for a padding tile
+    row: Int[Array, "*bundles tiles"]
+    slices: Int[Array, "*bundles tiles"]  # an empty slice for a padding tile
 
 
 @record
 class Points:
-    """The data that differ between hardware points. All leaves begin with H."""
+    """The data that differ between hardware points. All leaves begin with these."""
 
-    # Per layer kind: [H, R, KEYS] or [H, J, R, KEYS]; [H, 1, 1] for a column that no result needs.
-    table: tuple[LayerCosts, ...]
+    table: Over[tuple[LayerCosts, ...], ""]  # of each layer kind, with keys or with rows of them
     hardware: Cluster
     assumptions: Assumptions
 
@@ -191,19 +195,17 @@ class Points:
 class Common:
     """The data that all tiles and points share."""
 
-    keys: dict[str, jax.Array]  # {column: [R, KEYS]} the columns of the key that are objectives, as floats
+    keys: dict[str, Float[jax.Array, "rows slots"]]  # the columns of the key that are objectives, as floats
     workload: Workload
 
 
-Placements = dict[str, jax.Array | tuple[jax.Array, ...]]
+# By column; one of several tiers is a tuple, and one of a single value has it once.
+Placements = dict[str, Float[jax.Array, "#placements"] | tuple[Float[jax.Array, "#placements"], ...]]
 
 
 @functools.partial(jax.jit, static_argnames="width")
 def make_slices(placements: Placements, chunk: ChunkColumns, width: int) -> Slices:
-    """Return the slices of a chunk with `width` choices each, from placements {column: [P]}.
-
-    A column of placements is [1] if it has a single value, and a tuple if it is of several tiers.
-    """
+    """Return the slices of a chunk with `width` choices each."""
     start, length = chunk.start[:, None], chunk.length[:, None]
     position = jnp.arange(width, dtype=start.dtype)[None]
     choice = jnp.maximum(start + jnp.minimum(position, length - 1), jnp.zeros_like(start))
@@ -215,8 +217,14 @@ def make_slices(placements: Placements, chunk: ChunkColumns, width: int) -> Slic
     return Slices(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), chunk.length)
 
 
-def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple[StepCosts, StepChoices, Array]:
-    """Return the costs of a bundle, its choices, and the mask of feasible candidates, [S, KEYS, CHOICES]."""
+def _priced(
+    point: Points, common: Common, slices: Slices, tile: Tiles
+) -> tuple[
+    Over[StepCosts, "... #tiles #slots #width"],
+    Over[StepChoices, "... #tiles 1 #width"],
+    Bool[Array, "tiles slots width"],
+]:
+    """Return the costs of a bundle, its choices, and the mask of feasible candidates."""
     choices = jax.tree.map(lambda column: column[tile.slices][:, None], slices.choices)
     # What follows from a fixed choice is computed when the code is compiled.
     values = {name: getattr(common.workload.searched, name) for name in SEARCHED_COLUMNS}
@@ -251,11 +259,12 @@ def _scan(bundle: Callable[[Tiles], Result], slices: Slices, tiles: Tiles) -> Re
 
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
-def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[jax.Array, jax.Array]:
+def minima(
+    points: Points, common: Common, slices: Slices, tiles: Tiles, objective: str
+) -> tuple[Float[jax.Array, "points *bundles tiles slots"], Float[jax.Array, "points *bundles tiles slots"]]:
     """Return the smallest feasible `objective` of each key and slice, and the number of its feasible candidates.
 
-    Both are [H, T, S, KEYS]. The minimum is infinite if no candidate is feasible, and zero in a bundle that is all
-    padding.
+    The minimum is infinite if no candidate is feasible, and zero in a bundle that is all padding.
     """
 
     def at_point(point: Points) -> tuple[jax.Array, jax.Array]:
@@ -274,12 +283,11 @@ def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objecti
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
 def values(
-    points: Points, point: Array, common: Common, slices: Slices, tiles: Tiles, objective: str
-) -> tuple[jax.Array, jax.Array]:
+    points: Points, point: Int[Array, ""], common: Common, slices: Slices, tiles: Tiles, objective: str
+) -> tuple[Float[jax.Array, "*bundles tiles slots width"], Int[jax.Array, "*bundles"]]:
     """Return the `objective` of each candidate at one point, and the number of feasible candidates.
 
-    They are [T, S, KEYS, CHOICES] and [T]. The objective is infinite for a candidate that is not feasible, and zero in
-    a bundle that is all padding.
+    The objective is infinite for a candidate that is not feasible, and zero in a bundle that is all padding.
     """
     at_point = jax.tree.map(lambda leaf: leaf[point], points)
 
@@ -324,13 +332,13 @@ def undominated(
     common: Common,
     slices: Slices,
     tiles: Tiles,
-    references: Array,
+    references: Float[Array, "points references objectives"],
     objectives: tuple[FrontObjective, ...],
-) -> tuple[Array, Array]:
+) -> tuple[Bool[Array, "points *bundles tiles slots width"], Int[Array, "points *bundles"]]:
     """Return the mask of feasible candidates that no reference dominates, and the number of feasible candidates.
 
-    `references` are [H, R, D] points of objectives to minimise, infinite if there are fewer. The results are
-    [H, T, S, KEYS, CHOICES] and [H, T]. A candidate within rounding of a reference counts as undominated.
+    `references` are points of objectives to minimise, infinite if there are fewer. A candidate within rounding of a
+    reference counts as undominated.
     """
 
     def at_point(point: Points, references: Array) -> tuple[Array, Array]:
@@ -351,7 +359,9 @@ def undominated(
     return jax.vmap(at_point)(points, references)
 
 
-def _bound(objective: FrontObjective, common: Common, tile: Tiles, costs: StepCosts, choices: StepChoices) -> jax.Array:
+def _bound(
+    objective: FrontObjective, common: Common, tile: Tiles, costs: StepCosts, choices: StepChoices
+) -> Float[jax.Array, "#tiles #slots #width"]:
     """Return the largest value of a reference that still dominates each candidate in this objective."""
     name, sign = objective.column, -1.0 if objective.maximised else 1.0
     if name in common.keys:
@@ -366,6 +376,9 @@ def _bound(objective: FrontObjective, common: Common, tile: Tiles, costs: StepCo
 _CHOICES, _SLICES = 1 << 17, 1 << 12
 # Columns of a layer that neither the time nor the memory of a step depends on, unless a schedule hides one.
 _PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
+
+
+_RowCosts = Over[LayerCosts, "points ... #rows #slots | None"]
 
 
 class HotLoop:
@@ -387,7 +400,7 @@ class HotLoop:
         self._overlapped = {COMM_COLUMN[axis] for overlap in overlaps if overlap for axis in overlap.axes}
         self._devices: dict[object, tuple[Points, Common, Placements]] = {}
         self._lock = threading.Lock()
-        self._rows: tuple[KeyCosts, dict[str, np.ndarray]] | None = None
+        self._rows: tuple[tuple[LayerCosts, ...], dict[str, np.ndarray]] | None = None
 
     def chunks(self, ranges: Iterable[BlockRange], limits: SegmentLimits | None = None) -> Iterator[Chunk]:
         """Yield the chunks of ranges of blocks, or of those segments of them that limits leave."""
@@ -422,8 +435,10 @@ class HotLoop:
             of_tile = _filled(chunk.slices[of_call], size, num_slices - 1).reshape(BUNDLES, TILES)
             yield of_call, points, common, slices, Tiles(row=row, slices=of_tile)
 
-    def candidates(self, chunk: Chunk, tiles: slice, mask: np.ndarray) -> Rows:
-        """Return the candidates of some tiles of a chunk that a mask [H, T, S, KEYS, CHOICES] selects."""
+    def candidates(
+        self, chunk: Over[Chunk, "..."], tiles: slice, mask: Bool[np.ndarray, "points bundles tiles slots width"]
+    ) -> Rows:
+        """Return the candidates of some tiles of a chunk that a mask selects."""
         count = tiles.stop - tiles.start
         where = np.flatnonzero(mask.reshape(len(mask), -1, KEYS, CHOICES)[:, :count])
         point, tile, slot, position = np.unravel_index(where, (len(mask), count, KEYS, CHOICES))
@@ -472,10 +487,10 @@ class HotLoop:
                 self._devices[device] = points, common, placements
             return self._devices[device]
 
-    def _in_rows(self) -> tuple[KeyCosts, dict[str, np.ndarray]]:
+    def _in_rows(self) -> tuple[tuple[_RowCosts, ...], dict[str, Float[np.ndarray, "rows slots"]]]:
         """Return the layer costs and the columns of the keys in rows, padded to a power of two.
 
-        So spaces of similar size share the compiled code.
+        So spaces of similar size share the compiled code. Columns that no result needs have one number.
         """
         count = len(self.rows.keys)
         at = np.zeros((power_of_two(count), self.rows.keys.shape[1]), dtype=np.int64)
@@ -513,7 +528,7 @@ class HotLoop:
         return tuple(table), {name: column[at].astype(self._dtype) for name, column in self._columns.items()}
 
 
-def _filled(column: np.ndarray, length: int, value: int = 0) -> np.ndarray:
+def _filled(column: Shaped[np.ndarray, "_ *of"], length: int, value: int = 0) -> Shaped[np.ndarray, "{length} *of"]:
     """Return the column, padded with `value`."""
     padded = np.full((length, *column.shape[1:]), value, dtype=column.dtype)
     padded[: len(column)] = column

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsx.cost.shapes import PlanInts
 from dsx.plans.blocks import Blocks, ChoiceSegments
 from dsx.plans.choices import KEY_COLUMNS, PLACEMENT_COLUMNS
-from dsx.plans.enumerate import Arrays
+from dsx.plans.enumerate import Keys
 from dsx.plans.placement import all_divisors
+from dsx.records import Int, Over
 
 KEYS, CHOICES = 8, 64
 TILES, BUNDLES = 256, 32
@@ -22,12 +24,15 @@ PADDING = -1
 _CHUNK = 1 << 17  # choices of a chunk, unless one block has more
 
 
+_InRows = Int[np.ndarray, "rows slots"]  # of KEYS keys
+
+
 class KeyRows:
     """The keys of each block in rows of KEYS keys.
 
     Attributes:
-        keys: [R, KEYS] positions in the key table; PADDING after the last key of a block.
-        first: [B+1] first row of each block, and the end.
+        keys: positions in the key table, in rows; PADDING after the last key of a block.
+        first: first row of each block, and the end.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -39,8 +44,8 @@ class KeyRows:
         self._first_key = blocks.first_key
         self.keys = self.of_keys(blocks.keys, 0, len(blocks), PADDING)
 
-    def of_keys(self, values: np.ndarray, low: int, high: int, padding: int) -> np.ndarray:
-        """Return [N] values of the keys of the blocks from `low` up to `high` in rows, [R, KEYS]."""
+    def of_keys(self, values: Int[np.ndarray, "keys"], low: int, high: int, padding: int) -> _InRows:
+        """Return values of the keys of the blocks from `low` up to `high` in rows."""
         rows = np.full((self.first[high] - self.first[low], KEYS), padding, dtype=np.int32)
         here = self._where[self._first_key[low] : self._first_key[high]]
         rows.ravel()[here - KEYS * self.first[low]] = values
@@ -51,14 +56,14 @@ class Groups:
     """The groups of equal columns `per`, as codes. A code is the sum of a part of the key and a part of the choice.
 
     Attributes:
-        of_key: [U] the part of each key.
+        of_key: the part of each key.
         span: the upper bound of codes, exclusive.
         batches: the codes of one placement, which differ in columns of the batch.
         choices: the codes of choices. Those of keys are multiples of it.
         of_keys: whether keys of one block may belong to several groups.
     """
 
-    def __init__(self, keys: Arrays, blocks: Blocks, per: Sequence[str]) -> None:
+    def __init__(self, keys: Keys, blocks: Blocks, per: Sequence[str]) -> None:
         self.choice_columns = [name for name in per if name not in KEY_COLUMNS]
         placed = [PLACEMENT_COLUMNS.index(name) for name in self.choice_columns if name in PLACEMENT_COLUMNS]
         # Placements are stored one by one, so there are at most as many codes as placements.
@@ -78,17 +83,17 @@ class Groups:
         """Whether the batch sizes of one placement may belong to several groups."""
         return any(name not in PLACEMENT_COLUMNS for name in self.choice_columns)
 
-    def of_placements(self, placement: np.ndarray) -> np.ndarray:
-        """Return the first code of the choices of [N] placements; each has `batches` of them."""
+    def of_placements(self, placement: Int[np.ndarray, "placements"]) -> Int[np.ndarray, "placements"]:
+        """Return the first code of the choices of placements; each has `batches` of them."""
         return self._of_placement[placement] * self.batches
 
-    def of_segments(self, blocks: Blocks, segments: ChoiceSegments) -> np.ndarray:
-        """Return [S] the part of the code that all choices of a segment have."""
+    def of_segments(self, blocks: Blocks, segments: ChoiceSegments) -> Int[np.ndarray, "segments"]:
+        """Return the part of the code that all choices of a segment have."""
         batch = blocks.batches[segments.first] if self._values else segments.first
         return self.of_choices(blocks, segments.placement, batch, segments.block)
 
-    def of_choices(self, blocks: Blocks, placement: np.ndarray, batch: np.ndarray, block: np.ndarray) -> np.ndarray:
-        """Return the part of the code of [N] choices of blocks."""
+    def of_choices(self, blocks: Blocks, placement: PlanInts, batch: PlanInts, block: PlanInts) -> PlanInts:
+        """Return the part of the code of choices of blocks."""
         code = self._of_placement[placement]
         if self._values:
             made = blocks.choices_at(placement, batch, blocks.microbatch_size[block])
@@ -97,7 +102,7 @@ class Groups:
         return code
 
 
-def dense_codes(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
+def dense_codes(columns: Sequence[Int[np.ndarray, "{count}"]], count: int) -> Int[np.ndarray, "{count}"]:
     """Return dense codes of `count` rows; rows that are equal in all columns have one code."""
     codes = np.zeros(count, dtype=np.int64)
     for column in columns:
@@ -107,11 +112,11 @@ def dense_codes(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     return codes
 
 
-def _count(codes: np.ndarray) -> int:
+def _count(codes: Int[np.ndarray, "rows"]) -> int:
     return int(codes.max(initial=0)) + 1
 
 
-def _values(column: str, blocks: Blocks) -> np.ndarray:
+def _values(column: str, blocks: Blocks) -> Int[np.ndarray, "values"]:
     """Return the possible values of a column of the batch, in increasing order; at least one."""
     if column == "global_batch_size":
         found = blocks.batches
@@ -120,18 +125,21 @@ def _values(column: str, blocks: Blocks) -> np.ndarray:
     return np.unique(found) if len(found) else np.zeros(1, dtype=np.int64)
 
 
+_InSlices = Int[np.ndarray, "chosen width"]  # of CHOICES choices
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """N choices of some blocks in M slices, and the S tiles that cover all of their candidates."""
+    """The choices of some blocks in slices, and the tiles that cover all of their candidates."""
 
-    placement: np.ndarray  # [N] column of `Blocks.placements`
-    global_batch_size: np.ndarray  # [N]
-    start: np.ndarray  # [M] first choice of a slice
-    length: np.ndarray  # [M] choices of the slice, at most CHOICES
-    microbatch_size: np.ndarray  # [M]
-    group: np.ndarray  # [M] the part of the group code of its choices
-    row: np.ndarray  # [S] row of `KeyRows.keys`
-    slices: np.ndarray  # [S] slice
+    placement: Int[np.ndarray, "choices"]  # column of `Blocks.placements`
+    global_batch_size: Int[np.ndarray, "choices"]
+    start: Int[np.ndarray, "slices"]  # first choice of a slice
+    length: Int[np.ndarray, "slices"]  # choices of the slice, at most CHOICES
+    microbatch_size: Int[np.ndarray, "slices"]
+    group: Int[np.ndarray, "slices"]  # the part of the group code of its choices
+    row: Int[np.ndarray, "tiles"]  # row of `KeyRows.keys`
+    slices: Int[np.ndarray, "tiles"]  # slice
     size: int  # candidates
     segments: ChoiceSegments  # of its choices, in the same order
 
@@ -140,13 +148,13 @@ class Chunk:
         """The first block, and the end."""
         return int(self.segments.block[0]), int(self.segments.block[-1]) + 1
 
-    def choices(self, slices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (placement, global_batch_size) of [R] slices, [R, CHOICES]; the last choice is repeated."""
+    def choices(self, slices: Int[np.ndarray, "chosen"]) -> tuple[_InSlices, _InSlices]:
+        """Return (placement, global_batch_size) of some slices; the last choice is repeated."""
         where = self.positions(slices)
         return self.placement[where], self.global_batch_size[where]
 
-    def positions(self, slices: np.ndarray) -> np.ndarray:
-        """Return the positions of the choices of [R] slices, [R, CHOICES]; the last choice is repeated."""
+    def positions(self, slices: Int[np.ndarray, "chosen"]) -> _InSlices:
+        """Return the positions of the choices of some slices; the last choice is repeated."""
         return self.start[slices, None] + np.minimum(np.arange(CHOICES), self.length[slices, None] - 1)
 
 
@@ -180,7 +188,7 @@ def _in_order(parts: Sequence[ChoiceSegments]) -> ChoiceSegments:
     return ChoiceSegments.together(sorted(parts, key=lambda part: int(part.block[0])))
 
 
-def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, segments: ChoiceSegments) -> Chunk:
+def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, segments: ChoiceSegments) -> Over[Chunk, "..."]:
     """Return the chunk of some segments, at least one, in the order of the blocks.
 
     Each slice has choices of one group.

@@ -22,15 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.context import StepChoices, StepCosts
+from dsx.cost.shapes import PlanInts
 from dsx.cost.step import Workload
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
-from dsx.plans.enumerate import Arrays, changes
+from dsx.plans.enumerate import Arrays, Kept, changes
 from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, joined, result_rows
 from dsx.pricing.keys import KeyCosts, power_of_two
 from dsx.pricing.problem import Plans, costs, pad
-from dsx.pricing.row_costs import Rows, step_choices, take_rows
-from dsx.records import Array
+from dsx.pricing.row_costs import PlanCosts, Rows, step_choices, take_rows
+from dsx.records import Array, Float, Int, Over
 from dsx.search.ranking import BlockRange, Progress, front_of_groups, leading_rows, objective_points, silent
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.tiles.contenders import Contenders, FewGroups, KeptSlices, ManyGroups, group_codes, together
@@ -128,11 +129,11 @@ def _winners(source: PricedSpace, kept: Contenders, ranking: Ranking) -> Arrays:
     return joined([rows for _, rows in map_over_devices(run, _whole_groups(kept))] or [source.no_rows()])
 
 
-def _choices(space: Space, placement: np.ndarray, batch: np.ndarray, key: np.ndarray) -> Arrays:
+def _choices(space: Space, placement: PlanInts, batch: PlanInts, key: PlanInts) -> Arrays:
     return space.blocks.choices_at(placement, batch, space.keys["microbatch_size"][key])
 
 
-def _by_columns(space: Space, kept: Contenders, per: Sequence[str]) -> np.ndarray:
+def _by_columns(space: Space, kept: Contenders, per: Sequence[str]) -> Int[np.ndarray, "slices"]:
     """Return the order of slices by point and columns of their group; slices of one group are adjacent already."""
     first = np.flatnonzero(changes(kept.group))
     slices = kept.take(first)
@@ -173,7 +174,9 @@ def front(
     counts = CandidateCounts(0, 0)
     kept = _front_of(_sample(source, blocks), objectives)
 
-    def run(device: object, batch: tuple[Chunk, np.ndarray]) -> tuple[Arrays, int]:
+    def run(
+        device: object, batch: tuple[Chunk, Float[np.ndarray, "points references objectives"]]
+    ) -> tuple[Arrays, int]:
         chunk, references = batch
         survivors, feasible = [source.no_rows()], 0
         with jax.enable_x64(source.float64), jax.default_device(device):
@@ -204,13 +207,15 @@ def _sample(source: PricedSpace, blocks: BlockRange) -> Arrays:
     return source.priced_rows(Rows(points, np.tile(positions, num_points), tiled))
 
 
-def _front_of(rows: Arrays, objectives: Sequence[str]) -> Arrays:
+def _front_of(rows: Arrays, objectives: Sequence[str]) -> Kept:
     """Return the front of the feasible rows of each hardware point, each candidate once, sorted."""
     return front_of_groups({n: c[rows["reject"] == 0] for n, c in rows.items()}, ["point"], objectives)
 
 
-def _references(kept: Arrays, objectives: Sequence[str], num_points: int) -> np.ndarray:
-    """Return [H, _REFERENCES, D] points spread over the fronts so far; infinite if a front has fewer."""
+def _references(
+    kept: Arrays, objectives: Sequence[str], num_points: int
+) -> Float[np.ndarray, "{num_points} references {len(objectives)}"]:
+    """Return points spread over the fronts so far; infinite if a front has fewer."""
     points = objective_points(kept, objectives)
     references = np.full((num_points, _REFERENCES, len(objectives)), np.inf)
     for point in range(num_points):
@@ -220,7 +225,13 @@ def _references(kept: Arrays, objectives: Sequence[str], num_points: int) -> np.
     return references
 
 
-def _price(points: Points, point: Array, position: Array, choices: StepChoices, workload: Workload) -> StepCosts:
+def _price(
+    points: Points,
+    point: Int[Array, "plans"],
+    position: Int[Array, "plans"],
+    choices: Over[StepChoices, "... plans"],
+    workload: Workload,
+) -> PlanCosts:
     layers = jax.tree.map(lambda leaf: take_rows(leaf, point, position), points.table)
     hardware, assumptions = jax.tree.map(lambda leaf: leaf[point], (points.hardware, points.assumptions))
     return costs(Plans(layers, choices, hardware, assumptions), workload)
@@ -258,7 +269,7 @@ class Blockwise:
         """Return the front as `dsx.search.ranking.Search.front` says."""
         return front(self._source, objectives, self._range(blocks), progress)
 
-    def rows(self, device: object, rows: Rows, feasible: bool) -> Arrays:
+    def rows(self, device: object, rows: Rows, feasible: bool) -> Kept:
         """Return rows as `dsx.search.ranking.Search.rows` says."""
         source = self._source
         priced = result_rows(source.problem, source.space.keys, rows, self._priced(device, rows))
@@ -267,7 +278,7 @@ class Blockwise:
     def _range(self, blocks: BlockRange | None) -> BlockRange:
         return blocks or (0, len(self._source.space.blocks))
 
-    def _priced(self, device: object, rows: Rows) -> StepCosts:
+    def _priced(self, device: object, rows: Rows) -> PlanCosts:
         problem, dtype = self._source.problem, self._source.dtype
         count = len(rows.positions)
         length = max(self._length, power_of_two(count))
