@@ -14,6 +14,7 @@ from dsx.notation.model import Model
 from dsx.notation.syntax import Settings
 from dsx.notation.work import derive
 from dsx.plans.choices import CODES, PLAN_COLUMNS
+from dsx.plans.plan import Plan
 
 ONE = dict.fromkeys(PLAN_COLUMNS, 1)
 SAID = {"strategy": "any", "recompute": "none", "schedule": "1f1b", "sequence_length": 2048}
@@ -47,7 +48,7 @@ def launched(made, layer, ends=(0, 0), device=DEVICE, body=None, **assumptions) 
     before, behind = ends
     body = body or ((layer, LAYERS),)
     model = Model("a model", SIZES, (*[(layer, 1)] * before, *body, *[(layer, 1)] * behind), before, behind)
-    return flags_of(run_of(made, model, PLAIN_SET.model_copy(update=assumptions), device))
+    return flags_of(run_of(Plan(made), model, PLAIN_SET.model_copy(update=assumptions), device))
 
 
 def plan(**choices) -> dict:
