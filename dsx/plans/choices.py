@@ -22,8 +22,9 @@ import numpy as np
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.notation.syntax import CORE_ATTENTION, REGIONS, REGIONS_BY_NAME
-from dsx.plans.experts import Truth
+from dsx.plans.experts import Columns, Truth
 from dsx.plans.placement import ORDERS, all_divisors, divisors
+from dsx.records import Int
 from dsx.schedules.schedules import SCHEDULES
 from dsx.units import LARGEST_COUNT
 
@@ -116,8 +117,8 @@ class Choice:
     searched: bool = False  # whether an assumption set may fix it and a search may vary it
     # Values of a number that a search tries, from layers of the model (`Limits.tried_layers`) and from stages times
     # replicas.
-    tried: Callable[[Sequence[int], int], np.ndarray] | None = None
-    no_effect: Callable[[Mapping[str, np.ndarray]], Truth] | None = None  # plans that cost the same with every value
+    tried: Callable[[Sequence[int], int], Int[np.ndarray, "values"]] | None = None
+    no_effect: Callable[[Columns], Truth] | None = None  # plans that cost the same with every value
     rule: str = ""  # what a search requires of a value; {layers}, {stages}: of the model; {values}: all values
     varied_last: bool = False  # whether a search by bounds first takes the default only (`dsx.plans.variants`)
     later: bool = False  # added after candidates had ids; older plans have the default

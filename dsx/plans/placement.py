@@ -36,14 +36,17 @@ import numpy as np
 from dsx import arrays as xp
 from dsx.config.sweep_fields import divisors_of
 from dsx.plans.experts import REPLICA_AXES, Columns, Truth, W, Whole, nesting_ranks, share_of_row, share_of_shares
+from dsx.records import Array, ArrayLike, Bool, Float, Int, Real, Shaped
 
 if TYPE_CHECKING:
     from dsx.hardware.cluster import Network
-    from dsx.records import Array, ArrayLike
-else:  # those of NumPy and JAX, which is not loaded for them
-    Array = ArrayLike = np.ndarray
 
 T = TypeVar("T")
+_Ints = Int[Array, "*#plans"]
+_Numbers = Real[Array, "*#plans"]
+_Truths = Bool[Array, "*#plans"]
+_IntColumn = Int[np.ndarray, "*#plans"]
+_Shares = dict[str, _IntColumn]  # by axis
 
 # Rank orders, the fastest-changing axis first.
 ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
@@ -60,14 +63,14 @@ def axes_in(order: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def divisors(number: int) -> np.ndarray:
+def divisors(number: int) -> Int[np.ndarray, "divisors"]:
     """Return the divisors of a number in increasing order, as a read-only array."""
     increasing = np.array(divisors_of(number), dtype=np.int64)
     increasing.flags.writeable = False
     return increasing
 
 
-def all_divisors(numbers: Sequence[int]) -> np.ndarray:
+def all_divisors(numbers: Sequence[int]) -> Int[np.ndarray, "divisors"]:
     """Return the divisors of any of `numbers`, in increasing order."""
     return np.unique(np.concatenate([divisors(number) for number in numbers]))
 
@@ -87,10 +90,10 @@ def even_shares(columns: Columns, axes: Sequence[str]) -> Truth:
     return functools.reduce(operator.and_, [columns[axis] % columns[f"{axis}_nvs"] == 0 for axis in axes])
 
 
-def laid_share(degree: Whole, stride: Whole, unit: Whole, groups: Whole = MANY) -> np.ndarray:
+def laid_share(degree: Whole, stride: Whole, unit: Whole, groups: Whole = MANY) -> _IntColumn:
     """Return the share of groups whose members are `stride` ranks apart, in units of `unit` consecutive ranks.
 
-    So many `groups` follow each other, of `MANY` at any offset that repeats. Whole numbers or arrays that broadcast.
+    So many `groups` follow each other, of `MANY` at any offset that repeats.
     """
     values = (np.asarray(value, dtype=np.int64) for value in (degree, stride, unit, groups))
     degree, stride, unit, groups = np.broadcast_arrays(*values)
@@ -100,24 +103,24 @@ def laid_share(degree: Whole, stride: Whole, unit: Whole, groups: Whole = MANY) 
 
 
 class Runs(NamedTuple):
-    """Groups of `copies` of `runs` runs of `members` ranks: arrays of whole numbers.
+    """Groups of `copies` of `runs` runs of `members` ranks.
 
     Several runs alternate with those of the other copy. Groups lie in blocks of `runs * apart` ranks, one after the
     other; two copies of a single run may be anywhere in theirs.
     """
 
-    members: Array
-    stride: ArrayLike  # ranks from one member of a run to the next
-    runs: Array
-    apart: Array  # ranks from one run to the next, and from the last one to the end of the block
-    copies: Array
+    members: _Numbers
+    stride: Real[ArrayLike, "*#plans"]  # ranks from one member of a run to the next
+    runs: _Numbers
+    apart: _Numbers  # ranks from one run to the next, and from the last one to the end of the block
+    copies: _Numbers
 
 
-def share_of_runs(ranks: Runs, world: Array, unit: Array, ends: Sequence[Array] | None = None) -> Array:
+def share_of_runs(ranks: Runs, world: _Ints, unit: _Ints, ends: Sequence[_Ints] | None = None) -> _Ints:
     """Return the share of groups of a job of `world` ranks in units of `unit` consecutive ranks, as `laid_share` does.
 
     Of groups that follow each other from the first rank of the job on, so many of the first ones and of the last ones
-    count, or all without `ends`. Arrays of integers of one shape.
+    count, or all without `ends`.
     """
     members, stride, runs, apart, copies = ranks
     span, block = members * stride, runs * apart
@@ -137,7 +140,7 @@ def share_of_runs(ranks: Runs, world: Array, unit: Array, ends: Sequence[Array] 
     return xp.where(crossed == 1, size, nearest_share(size, crossed, least, most))
 
 
-def _laid(ranks: Runs, groups: Array, unit: Array, skipped: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
+def _laid(ranks: Runs, groups: _Ints, unit: _Ints, skipped: tuple[_Ints, _Ints] | None = None) -> tuple[_Ints, _Ints]:
     """Return how many units a group spans, the most of any, and the members in the one with the fewest.
 
     `groups` follow each other, each time as many interleaved ones as a stride has ranks. Others come between them,
@@ -148,7 +151,7 @@ def _laid(ranks: Runs, groups: Array, unit: Array, skipped: tuple[Array, Array] 
     folded = xp.where(runs == 1, 0, copies - 1)  # whether runs of two copies alternate
     in_period = members * (1 + folded)
 
-    def held(length: Array, further: Array) -> Array:
+    def held(length: _Ints, further: _Ints) -> _Ints:
         """Return how many members so many ranks at an end of a group have, where the other copy is `further` on."""
         remainder = length % apart
         reached = xp.where(
@@ -187,7 +190,7 @@ def _laid(ranks: Runs, groups: Array, unit: Array, skipped: tuple[Array, Array] 
     return xp.where(stride >= unit, in_period * runs, crossed), xp.where(stride >= unit, ones, least)
 
 
-def nearest_share(degree: Array, crossed: Array, least: Array, most: Array) -> Array:
+def nearest_share(degree: _Ints, crossed: _Ints, least: _Ints, most: _Ints) -> _Ints:
     """Return the share of the best group that is no better than one on `crossed` units, with `least` members in one.
 
     It spans no fewer units, and has no more members in the one with the fewest. `most` members are in a whole unit.
@@ -208,7 +211,7 @@ def nearest_share(degree: Array, crossed: Array, least: Array, most: Array) -> A
     return best
 
 
-def units_spanned(degree: Array, share: Array) -> tuple[Array, Array]:
+def units_spanned(degree: _Ints, share: _Ints) -> tuple[_Ints, _Ints]:
     """Return how many units a group spans, and how many members the one with the fewest has."""
     spanned = -(-degree // share)
     return spanned, degree - (spanned - 1) * share
@@ -216,7 +219,7 @@ def units_spanned(degree: Array, share: Array) -> tuple[Array, Array]:
 
 def rank_order_shares(
     degrees: Columns, size: int, world: Whole | None = None, stride: Whole = 1, taken: Whole = 1
-) -> dict[str, np.ndarray]:
+) -> _Shares:
     """Return the shares of ranks that fill domains of `size` GPUs one after the other, in the order of `degrees`.
 
     `world` has the ranks of the job; without it the job is larger than a domain, and more groups follow. Axes before
@@ -241,20 +244,23 @@ def in_order(
     return functools.reduce(operator.and_, [shares[axis] == share for axis, share in of_ranks.items()])
 
 
+_Number = Real[ArrayLike, "*#plans"]
+
+
 def consecutive(
-    degrees: Mapping[str, ArrayLike],
-    shares: Mapping[str, ArrayLike],
-    world: ArrayLike | None = None,
-    stride: ArrayLike = 1,
-    filled: bool | Array = True,
-) -> Array:
+    degrees: Mapping[str, _Number],
+    shares: Mapping[str, _Number],
+    world: _Number | None = None,
+    stride: _Number = 1,
+    filled: bool | _Truths = True,
+) -> _Truths:
     """Return whether shares are those of domains of consecutive ranks, as many as the shares multiply to.
 
     The innermost axes have whole groups in a domain, the next one some members, the others one. Where that share does
     not divide its degree, each group must lie as the first one does, or none follow. Axes before those of `degrees`
     have `stride` ranks; `filled` says whether a domain has all of them.
     """
-    conditions: list[Array] = []
+    conditions: list[_Truths] = []
     for axis, degree in degrees.items():
         share = shares[axis]
         alone = False if axis in REPLICA_AXES else stride * degree == world
@@ -276,8 +282,7 @@ def used_of_domain(degrees: Degrees, shares: Degrees, size: int) -> int | None:
 def fills_nodes(num_gpus: Whole, used: Whole, node: int, size: int) -> Truth:
     """Return whether a job that uses `used` GPUs of each domain needs the fewest domains and nodes of `node` GPUs.
 
-    It fills all of the nodes but the last. `node` divides `size`, the GPUs of a domain. Whole numbers or arrays that
-    broadcast.
+    It fills all of the nodes but the last. `node` divides `size`, the GPUs of a domain.
     """
     domains, remainder = num_gpus // used, num_gpus % used
     filled = domains * (used // node) + remainder // node
@@ -311,8 +316,10 @@ def partly_filled(degrees: Degrees, shares: Degrees, size: int, node: int) -> Pa
     return PartlyFilled(used, last or used, needed, of, needed * of - world)
 
 
-def uneven_shares(degree: np.ndarray, room: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows, shares): the shares of [N] axes that a search tries and that do not divide their degrees.
+def uneven_shares(
+    degree: Int[np.ndarray, "plans"], room: Int[np.ndarray, "plans"], alone: Shaped[np.ndarray, "plans"]
+) -> tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept"]]:
+    """Return (rows, shares): the shares of an axis of plans that a search tries and that do not divide their degrees.
 
     A domain has room for `room` members; `alone` says that no other group follows. A share is left out if another one
     spans no more domains and has no fewer members in each.
@@ -375,13 +382,13 @@ def units(network: "Network") -> tuple[int, ...]:
     return tuple(tier.size // network.nvs.size for tier in network.middle)
 
 
-def _steps(unit: Whole, stride: Whole) -> np.ndarray:
+def _steps(unit: Whole, stride: Whole) -> _IntColumn:
     """Return how many strides of `stride` domains a unit holds; 1 where the stride does not divide it."""
     return np.where(unit % stride == 0, unit // stride, 1)
 
 
 class Replica(NamedTuple):
-    """A stage of a replica: numbers, or arrays [N]."""
+    """A stage of a replica."""
 
     ranks: Whole
     share: Whole  # of them in a fast domain
@@ -394,13 +401,13 @@ def replica_of(keys: Columns) -> Replica:
     return Replica(ranks, placed(keys, REPLICA_AXES), even_shares(keys, REPLICA_AXES))
 
 
-def in_a_row(keys: Columns) -> Array:
+def in_a_row(keys: Columns) -> _Truths:
     """Return whether the axes of the replicas of shard keys lie on domains of consecutive ranks."""
     return consecutive({axis: keys[axis] for axis in REPLICA_AXES}, shares_of(keys, REPLICA_AXES))
 
 
-def rank_placement(keys: Columns, network: "Network") -> tuple[np.ndarray, ...]:
-    """Return what the placement of the ranks of shard keys on the units of tiers has in common, as [U] floats.
+def rank_placement(keys: Columns, network: "Network") -> tuple[Float[np.ndarray, "*#plans"], ...]:
+    """Return what the placement of the ranks of shard keys on the units of tiers has in common, as floats.
 
     In order: 1.0 where shares divide the degrees of all axes, else 0.0; how many ranks of a stage of a replica are in a
     fast domain, where they follow each other, else its GPUs; its GPUs; and for each tier between the domain and the
@@ -435,10 +442,10 @@ def may_cut_two_axes(keys: Columns, size: int) -> bool:
     return bool(np.any(in_order(few, shares, size)))
 
 
-def key_shares(keys: Columns, unit: Whole, expert_axes: Collection[str]) -> dict[str, np.ndarray]:
+def key_shares(keys: Columns, unit: Whole, expert_axes: Collection[str]) -> _Shares:
     """Return, per model axis, how many members of a group share a unit of `unit` domains."""
-    shares: dict[str, np.ndarray] = {}
-    inside: dict[str, np.ndarray] = {}
+    shares: _Shares = {}
+    inside: _Shares = {}
     stride: Whole = 1
     for axis in REPLICA_AXES:
         domains = keys[axis] // keys[f"{axis}_nvs"]
@@ -460,7 +467,7 @@ def key_shares(keys: Columns, unit: Whole, expert_axes: Collection[str]) -> dict
     return {axis: np.where(even, of_even, laid[axis]) for axis, of_even in shares.items()}
 
 
-def choice_shares(choices: Columns, replica: Replica, unit: Whole) -> dict[str, np.ndarray]:
+def choice_shares(choices: Columns, replica: Replica, unit: Whole) -> _Shares:
     """Return how many members of pp and dp share a unit."""
     ranks, share, even = replica
     stride = ranks // share
@@ -485,19 +492,19 @@ def choice_shares(choices: Columns, replica: Replica, unit: Whole) -> dict[str, 
     return shares
 
 
-def of_order(plan: Columns, of_degrees: Callable[[Columns], Truth | Array]) -> np.ndarray:
+def of_order(plan: Columns, of_degrees: Callable[[Columns], Truth | _Truths]) -> Bool[np.ndarray, "*#plans"]:
     """Return what holds for the degrees of plans in the order in which their ranks are numbered."""
     by_order = [np.asarray(of_degrees({axis: plan[axis] for axis in axes_in(order)})) for order in ORDERS]
     return np.choose(plan["order"], by_order)
 
 
-def lies_consecutively(plan: Columns, world: Whole) -> np.ndarray:
+def lies_consecutively(plan: Columns, world: Whole) -> Bool[np.ndarray, "*#plans"]:
     """Return whether plans of `world` ranks lie on domains of consecutive ranks, in their order."""
     shares = shares_of(plan, axes_in(ORDERS[0]))
     return of_order(plan, lambda degrees: consecutive(degrees, shares, world))
 
 
-def expert_share(plan: Columns, expert_axes: Collection[str], size: int) -> np.ndarray:
+def expert_share(plan: Columns, expert_axes: Collection[str], size: int) -> _IntColumn:
     """Return how many members of an ep group share a fast domain of `size` GPUs, the fewest of any group.
 
     A domain has the ranks that the shares multiply to, or as many consecutive ones as fit.
@@ -537,12 +544,12 @@ def straddling(plan: Mapping[str, int], network: "Network") -> list[tuple[str, s
 
 
 def distinct_order(
-    choices: Mapping[str, np.ndarray],
+    choices: Mapping[str, Int[np.ndarray, "plans"]],
     orders: Sequence[int],
     replica: Replica,
     unit_sizes: Sequence[int],
     spanned: Whole = 1,
-) -> np.ndarray:
+) -> Bool[np.ndarray, "plans"]:
     """Return which plans a search tries: those whose order differs in effect from the first of `orders`.
 
     Two orders that place pp and dp in the same way on every tier are equivalent. An ep group that spans `spanned`
@@ -557,7 +564,7 @@ def distinct_order(
     return distinct & ep_ranks_adjacent(choices["order"], spanned)
 
 
-def ep_ranks_adjacent(order: Whole, spanned: Whole) -> np.ndarray:
+def ep_ranks_adjacent(order: Whole, spanned: Whole) -> Bool[np.ndarray, "*#plans"]:
     """Return whether an order numbers the ranks of an ep group over `spanned` replicas consecutively."""
     return (np.asarray(order) == 0) | (np.asarray(spanned) == 1)
 

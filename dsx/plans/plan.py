@@ -31,6 +31,7 @@ from dsx.plans.layer_layout import (
 )
 from dsx.plans.placement import ORDERS, axes_in, divisors, expert_share, fill_in_order, rank_order_shares, shares_of
 from dsx.plans.rules import DEGREES, GIVEN, PLACED, Limits, chunks_of_schedule, interleaved, nearest_of, placed
+from dsx.records import Int
 from dsx.units import LARGEST_COUNT
 
 SIZES = ("panels", "microbatch_size")
@@ -126,7 +127,7 @@ def own_cut(plan: Plan, chain: Chain) -> tuple[int, ...]:
     return layers
 
 
-def stacked(plans: Sequence[Plan]) -> dict[str, np.ndarray]:
+def stacked(plans: Sequence[Plan]) -> dict[str, Int[np.ndarray, "plans"]]:
     """Return the columns of N plans without their strategies, names as codes; [N] integers each."""
     rows = [plan.codes for plan in plans]
     return {name: np.array([row[name] for row in rows], dtype=np.int64) for name in PLAN_COLUMNS if name != "strategy"}

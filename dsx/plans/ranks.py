@@ -11,7 +11,7 @@ same way. So a group has as many members in a domain and in a unit as are priced
 (`dsx.plans.placement.straddling`). Where the edge of a domain cuts ep groups, the one with the fewest members beside it
 has as many as are priced.
 
-Groups are arrays [groups, members] of ranks. Members are in the order of their numbers, so they fill domains first.
+Groups are arrays of ranks. Members are in the order of their numbers, so they fill domains first.
 
 ZeRO shard groups and replica groups follow the rules that `dsx.cost.shards` prices. The data-parallel ranks are divided
 into one shard group per ZeRO replica, with as many of its ranks in a domain as divide both. Ranks of two chains of
@@ -31,21 +31,25 @@ import numpy as np
 from dsx.errors import PlanError
 from dsx.plans.experts import REPLICA_AXES
 from dsx.plans.placement import ORDERS, axes_in, choice_shares, key_shares, replica_of, shares_of, used_of_domain
+from dsx.records import Int
+
+_PerRank = Int[np.ndarray, "ranks"]
+_Groups = Int[np.ndarray, "groups members"]  # of ranks
 
 
 class Keys(NamedTuple):
     """Which group each rank is in."""
 
-    group: np.ndarray  # [world]
+    group: _PerRank
     num_groups: int
-    chain: np.ndarray  # [world], the chain of stages of each rank
+    chain: _PerRank  # the chain of stages
 
-    def rows(self) -> np.ndarray:
+    def rows(self) -> _Groups:
         """Return the ranks of each group in the order of their numbers, those of the second chain last."""
         order = np.lexsort((np.arange(len(self.group)), self.chain, self.group))
         return order.reshape(self.num_groups, -1)
 
-    def divided(self, part: np.ndarray, num_parts: int) -> "Keys":
+    def divided(self, part: _PerRank, num_parts: int) -> "Keys":
         """Return the groups divided into parts, from the part of each rank."""
         return Keys(self.group + self.num_groups * part, self.num_groups * num_parts, self.chain)
 
@@ -68,10 +72,10 @@ class RankGrid:
         return math.prod(self.degrees.values())
 
     @cached_property
-    def columns(self) -> dict[str, np.ndarray]:
-        """By axis, the place [world] of each rank; along ep, that in its ep group."""
+    def columns(self) -> dict[str, _PerRank]:
+        """By axis, the place of each rank; along ep, that in its ep group."""
         ranks = np.arange(self.world)
-        columns: dict[str, np.ndarray] = {}
+        columns: dict[str, _PerRank] = {}
         for axis, degree in self.degrees.items():
             share, (inner, outer) = self.shares[0][axis], self._strides[axis]
             columns[axis] = ranks // inner % share + share * (ranks // outer % (degree // share))
@@ -108,7 +112,7 @@ class RankGrid:
         """Return how many ranks of a group over some axes but ep are in a domain, and in a unit of each tier."""
         return [math.prod(shares[axis] for axis in axes) for shares in self.shares]
 
-    def groups(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> np.ndarray:
+    def groups(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> _Groups:
         """Return the groups over some axes, or over ep alone.
 
         With `over_ep`, those of the ranks that hold the same part of the experts; `axes` then include dp and the other
@@ -117,8 +121,8 @@ class RankGrid:
         """
         return self.keys(axes, over_ep, chains).rows()
 
-    def group_of(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> np.ndarray:
-        """Return [world] the group of each rank, a row of `groups`."""
+    def group_of(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> _PerRank:
+        """Return the group of each rank, a row of `groups`."""
         return self.keys(axes, over_ep, chains).group
 
     def keys(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> Keys:
@@ -149,7 +153,7 @@ class RankGrid:
             keys = keys.divided(digit, sizes[axis])
         return keys
 
-    def _nested(self, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def _nested(self, columns: Mapping[str, _PerRank]) -> tuple[_PerRank, _PerRank]:
         """Return the ep group of each rank, among those of the ranks that ep nests in, and its place there."""
         position = np.zeros(self.world, dtype=np.int64)
         inner, outer = 1, self.held(self.nesting)[0]
@@ -202,7 +206,7 @@ def rank_grid(
     return RankGrid(degrees, shares, used, ep, nesting)
 
 
-def divided(position: np.ndarray, held: Sequence[int], members: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def divided(position: _PerRank, held: Sequence[int], members: Sequence[int]) -> tuple[_PerRank, _PerRank]:
     """Return the group of each position, and its place there.
 
     `held` has how many of the consecutive positions are in a domain, in a unit of each tier, and in all; `members` how
@@ -223,10 +227,10 @@ def divided(position: np.ndarray, held: Sequence[int], members: Sequence[int]) -
 
 
 class ZeroGroups(NamedTuple):
-    """Groups of ranks that reduce the gradients of the same weights, [groups, members] each."""
+    """Groups of ranks that reduce the gradients of the same weights."""
 
-    shards: np.ndarray  # each member holds a shard
-    replicas: np.ndarray  # all members hold the same shard, one of each shard group
+    shards: _Groups  # each member holds a shard
+    replicas: Int[np.ndarray, "shards holders"]  # all members hold the same shard, one of each shard group
 
 
 def zero_groups(
@@ -293,8 +297,8 @@ def _of_experts(
 
 
 def _of_chains(
-    grid: RankGrid, place: np.ndarray, chain: np.ndarray, held: Sequence[int], num_chains: int
-) -> tuple[np.ndarray, list[int]]:
+    grid: RankGrid, place: _PerRank, chain: _PerRank, held: Sequence[int], num_chains: int
+) -> tuple[_PerRank, list[int]]:
     """Return the positions of ranks among all chains, and how many are in a domain and in a unit of each tier.
 
     `place` is that of each rank in its chain, of which a domain and a unit have as many as `held`. All chains follow

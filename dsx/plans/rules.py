@@ -31,6 +31,7 @@ from dsx.plans.placement import (
     shares_of,
 )
 from dsx.plans.placement import placed as shares_product
+from dsx.records import Bool, Int, Shaped
 from dsx.schedules.schedules import SCHEDULES, Schedule, codes_where, names_of
 
 # How a pipeline cuts the layers into stages. A search has one; it is no column of a plan.
@@ -78,7 +79,7 @@ class Limits:
         """The numbers of layers that the chunks of an even cut may divide (`dsx.cost.stages`)."""
         return (self.num_layers, self.num_layers + 2) if self.counts_ends else (self.num_layers,)
 
-    def divides(self, chunks: Whole) -> np.ndarray:
+    def divides(self, chunks: Whole) -> Bool[np.ndarray, "*#plans"]:
         """Return whether there is an even cut into so many chunks."""
         return np.logical_or.reduce([layers % chunks == 0 for layers in self.even_layers])
 
@@ -99,7 +100,7 @@ class Limits:
         return self.even_layers[-1] if self.partition == EVEN else self.chain.num_layers
 
     @property
-    def stage_counts(self) -> np.ndarray:
+    def stage_counts(self) -> Int[np.ndarray, "values"]:
         """The numbers of stages that the layers may be cut into."""
         return all_divisors(self.even_layers) if self.partition == EVEN else np.arange(1, self.max_stages + 1)
 
@@ -109,7 +110,7 @@ class Limits:
         return self.even_layers if self.partition == EVEN else range(self.num_layers, self.chain.num_layers + 1)
 
 
-def fill(num_gpus: Whole, nvs_size: int) -> np.ndarray:
+def fill(num_gpus: Whole, nvs_size: int) -> Int[np.ndarray, "*#plans"]:
     """Return how many GPUs of a fast domain a job uses: the largest divisor of `num_gpus` that is at most its size.
 
     Every divisor of the GPU count is a product of shares that divide their degrees. So this is the largest product of
@@ -186,22 +187,22 @@ _DOMAIN = tuple(f"{axis}_nvs" for axis in PLACED)
 _NESTED = (*REPLICA_AXES, "ep", "dp")
 
 
-def optimal_cut_covers(schedule: Whole | Sequence[int]) -> np.ndarray:
+def optimal_cut_covers(schedule: Whole | Sequence[int]) -> Bool[np.ndarray, "*#plans"]:
     """Return whether plans of a schedule have a best cut: an optimal one, or with several chunks a balanced one."""
     return np.isin(schedule, codes_where(lambda record: record.optimal_cut))
 
 
-def _per_schedule(schedule: Whole, number: Callable[[Schedule], int]) -> np.ndarray:
+def _per_schedule(schedule: Whole, number: Callable[[Schedule], int]) -> Shaped[np.ndarray, "*#plans"]:
     return np.array([number(record) for record in SCHEDULES])[schedule]
 
 
-def microbatch_groups(pp: Whole, vpp: Whole, schedule: Whole) -> np.ndarray:
+def microbatch_groups(pp: Whole, vpp: Whole, schedule: Whole) -> Int[np.ndarray, "*#plans"]:
     """Return the groups in which a schedule runs microbatches; interleaved pipelines run them in groups of pp."""
     in_groups_of_pp = (vpp > 1) & _per_schedule(schedule, lambda record: record.interleaved)
     return np.where(in_groups_of_pp, pp, _per_schedule(schedule, lambda record: record.microbatches_in))
 
 
-def least_microbatches(pp: Whole, schedule: Whole) -> np.ndarray:
+def least_microbatches(pp: Whole, schedule: Whole) -> Int[np.ndarray, "*#plans"]:
     """Return the fewest microbatches that a schedule runs."""
     of_stages = pp * _per_schedule(schedule, lambda record: record.least_microbatches)
     return np.where(pp > 1, np.maximum(of_stages, _per_schedule(schedule, lambda record: record.least_in_all)), 1)
@@ -212,12 +213,12 @@ def nearest_of(values: Iterable[int], target: int) -> int:
     return min(map(int, values), key=lambda value: (abs(value - target), value))
 
 
-def interleaved(plan: Columns) -> np.ndarray:
+def interleaved(plan: Columns) -> Bool[np.ndarray, "*#plans"]:
     """Return whether the schedule of a plan may have any number of chunks per stage."""
     return np.isin(plan["schedule"], codes_where(lambda record: record.interleaved))
 
 
-def chunks_of_schedule(plan: Columns) -> np.ndarray:
+def chunks_of_schedule(plan: Columns) -> Int[np.ndarray, "*#plans"]:
     """Return the chunks per stage of schedules that are not interleaved; one stage has one."""
     return np.where(plan["pp"] > 1, _per_schedule(plan["schedule"], lambda record: record.num_chunks), 1)
 
@@ -274,7 +275,7 @@ def _shares_lie(plan: Columns, limits: Limits) -> Truth:
     return even | lies_consecutively(plan, plan["num_gpus"]) | in_rank_order(plan, limits) if limits.uneven else even
 
 
-def in_rank_order(plan: Columns, limits: Limits) -> np.ndarray:
+def in_rank_order(plan: Columns, limits: Limits) -> Bool[np.ndarray, "*#plans"]:
     """Return whether the shares are those of ranks in the order of the plan that fill domain after domain."""
     shares, world = shares_of(plan, PLACED), plan["num_gpus"]
     return of_order(plan, lambda degrees: in_order(degrees, shares, limits.nvs_size, world))

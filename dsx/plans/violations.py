@@ -214,7 +214,7 @@ def applies(rule: Rule, values: Mapping[str, object]) -> bool:
     return used <= values.keys()
 
 
-def divided_away(layer: DerivedLayer, values: Columns) -> np.ndarray:
+def divided_away(layer: DerivedLayer, values: Columns) -> Bool[np.ndarray, "*#plans"]:
     """Return the [N] mask of keys that leave a rank without an element of some dimension."""
     gone = np.zeros(np.shape(values["b"]), dtype=bool)
     for dim in layer.divided:
@@ -222,7 +222,9 @@ def divided_away(layer: DerivedLayer, values: Columns) -> np.ndarray:
     return gone
 
 
-def allowed(layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns) -> np.ndarray:
+def allowed(
+    layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns
+) -> Bool[np.ndarray, "*#plans"]:
     """Return the [N] mask of keys that obey all rules of their strategy and leave each rank some of each dimension."""
     values = rule_values(layer, dimensions, sequence_length, keys)
     good = ~divided_away(layer, values)

@@ -34,7 +34,7 @@ def test_a_laid_group_is_priced_no_better_than_it_lies():
         degree, stride, groups = rng.randint(1, 20), rng.choice([1, 1, 2, 3, 4, 8, 16]), rng.choice([1, 1, 2, 3, 9])
         unit = rng.choice([2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 72])
         share = laid_share(degree, stride, unit, groups)
-        priced = tuple(int(one) for one in units_spanned(degree, share))
+        priced = tuple(int(one) for one in units_spanned(np.int64(degree), np.int64(share)))
         lies = placed_one_by_one(degree, stride, unit, groups)
         assert priced[0] >= lies[0], (degree, stride, unit, groups)
         assert priced[1] <= lies[1], (degree, stride, unit, groups)
@@ -153,7 +153,10 @@ def by_loops(num_gpus, layers, size, axes, codes):
 
 
 def dominates(share, other, degree):
-    (spanned, least), (of_other, least_other) = units_spanned(degree, share), units_spanned(degree, other)
+    (spanned, least), (of_other, least_other) = (
+        units_spanned(np.int64(degree), np.int64(share)),
+        units_spanned(np.int64(degree), np.int64(other)),
+    )
     return spanned <= of_other and least >= least_other
 
 
@@ -205,7 +208,7 @@ def test_uneven_groups_on_outer_tiers_are_priced_no_better_than_they_lie():
         on_tiers = shares_on_tiers(plan, network, ())
         for axis, degree in degrees.items():
             for share, ranks in ((shares[axis], 1), (on_tiers[f"{axis}_leaf"], unit)):
-                spanned, least = units_spanned(degree, share)
+                spanned, least = units_spanned(np.int64(degree), np.int64(share))
                 for group in grid.groups((axis,)).tolist():
                     at = [rank // (grid.ranks_per_domain * ranks) for rank in group]
                     counts = [at.count(one) for one in {*at}]
