@@ -154,9 +154,17 @@ class SearchSpaces:
         few = [
             space.searching(recomputing(part.problem, codes)) for space, part in zip(launched, self.parts, strict=True)
         ]
-        keys = take(self.keys, used_keys(few))
-        parts = [part._replace(space=space.of_keys(keys)) for part, space in zip(self.parts, launched, strict=True)]
-        return SearchSpaces(self.problem, self.varied, parts)
+        return self._of_keys(used_keys(few), launched)
+
+    def within(self, most_s: float) -> "SearchSpaces":
+        """Return the spaces of the shard keys that may have plans of at most `most_s` [s]."""
+        fast = np.flatnonzero(self.key_bounds <= most_s * (1.0 + ROUNDING))
+        return self._of_keys(fast, [part.space for part in self.parts])
+
+    def _of_keys(self, where: np.ndarray, spaces: Sequence[Space]) -> "SearchSpaces":
+        keys = take(self.keys, where)
+        parts = [part._replace(space=space.of_keys(keys)) for part, space in zip(self.parts, spaces, strict=True)]
+        return replace(self, parts=parts)
 
     @cached_property
     def key_bounds(self) -> KeyFloats:

@@ -330,7 +330,9 @@ class _RolePlans(NamedTuple):
 
     role_plans: Mapping[str, Data]
     plans: list[Data]  # the fastest ones
-    others_as_launched: bool  # whether plans of other frameworks that they are compared with are placed as launched
+    as_launched: (
+        bool  # whether these, and plans of other frameworks beside them, are the best of those placed as launched
+    )
     not_compared: Sequence[str] = ()  # what no time was left for
 
 
@@ -344,37 +346,35 @@ def _plans_of_answer(
 ) -> _RolePlans:
     """Return the plans by role, for the first `roles`, and the fastest ones, `plans` of a search or others.
 
-    Where a plan by role is placed as none is launched, and the fastest of those placed as launched takes no longer than
-    the fastest of all by more than the resolution, the answer has the `most` fastest of these. It has no roles if no
-    time is left to find them.
+    Plans by role are placed as launched, unless the fastest of these takes longer than the fastest of all by more than
+    the resolution. Where the fastest of all is placed otherwise, the answer has the `most` fastest of those placed as
+    launched. It has no roles if no time is left to find them.
     """
-    role_plans: dict[str, Data] = {}
     if not (plans and roles):
-        return _RolePlans(role_plans, plans, others_as_launched=False)
+        return _RolePlans({}, plans, as_launched=False)
     framework = spaces.problem.framework
     limited = framework is not None and not framework.unlimited
+    launched_plans = [
+        plan
+        for plan in plans
+        if not (nodes_in_part(plan["plan"], spaces.problem) or (limited and other_placement(plan["plan"])))
+    ]
+    of_answer, within_s, without = plans, _within_resolution(plans[0], job), [_SIMPLER]
     try:
-        role_plans = _of_roles(spaces, plans, job, roles, watch)
-        by_hand = any(
-            nodes_in_part(plan["plan"], spaces.problem) or (limited and other_placement(plan["plan"]))
-            for plan in role_plans.values()
-        )
-        if not by_hand:
-            return _RolePlans(role_plans, plans, others_as_launched=True)
-        within_s = _within_resolution(plans[0], job)
         with working("looking for plans that are placed as launched", watch):
-            launched = spaces.as_launched
-            launched_plans, counts = fastest_below(launched, most, math.inf)
-        if counts.left_s < math.inf:
-            raise OutOfTimeError
-        if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
-            return _RolePlans(role_plans, plans, others_as_launched=False)
-        launched_role_plans = _of_roles(launched, launched_plans, job, roles, watch, within_s)
-        return _RolePlans(launched_role_plans, launched_plans, others_as_launched=True)
+            launched = spaces.within(within_s).as_launched
+            if plans[0] not in launched_plans:
+                without = [_LAUNCHED, _SIMPLER]
+                launched_plans, counts = fastest_below(spaces.as_launched, most, math.inf)
+                if counts.left_s < math.inf:
+                    raise OutOfTimeError
+                if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
+                    return _RolePlans(_of_roles(spaces, plans, job, roles, watch), plans, as_launched=False)
+                of_answer, without = launched_plans, [_SIMPLER]
+        role_plans = _of_roles(launched, launched_plans, job, roles, watch, within_s)
+        return _RolePlans(role_plans, of_answer, as_launched=True)
     except OutOfTimeError:
-        return _RolePlans(
-            role_plans, plans, others_as_launched=True, not_compared=[_LAUNCHED if role_plans else _SIMPLER]
-        )
+        return _RolePlans({}, of_answer, as_launched=True, not_compared=without)
 
 
 def _of_roles(
@@ -550,24 +550,21 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
             others.tell(_within_resolution(of_all[0], job) if of_all else math.inf)
             if of_all and len(roles) == len(ROLES) and seconds_left():
                 early(f"the fastest plan takes {_in_a_line(of_all[0])}; simpler and leaner plans follow", begin, watch)
-            role_plans, plans, others_as_launched, not_compared = _plans_of_answer(
-                spaces, of_all, most, job, roles, watch
-            )
+            role_plans, plans, as_launched, not_compared = _plans_of_answer(spaces, of_all, most, job, roles, watch)
             if not plans and counts.left_s < math.inf:
                 why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"
             elif not plans:
                 why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
             if times <= MOST_TIMES:
-                others.tell(plans[0]["step_time_s"] if plans else math.inf, others_as_launched)
+                others.tell(plans[0]["step_time_s"] if plans else math.inf, as_launched)
                 try:
                     with working("comparing with other frameworks", watch):
                         other, compared = others.result()
                 except OutOfTimeError:
                     compared, not_compared = None, [*not_compared, _OTHERS]
         count = counting.result()
-    as_launched = plans is not of_all
     idle = idle_rows(problems[0])
-    less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if as_launched else 0.0
+    less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if plans else 0.0
     faster = of_all[0] if less >= WORTH_SAYING else None
     if why and other and compared:
         why = f"{why}\n{beyond_text(request, other, compared)}"
