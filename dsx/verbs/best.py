@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_SIMPLER, _LAUNCHED, _OTHERS = "simpler and leaner plans", "plans that are placed as launched", "other frameworks"
+_SIMPLER, _OTHERS = "simpler and leaner plans", "other frameworks"
 _KNOWN = 5  # plans that an answer has beside those three
 _LONGEST = 100_000  # plans of a list; each is priced with its best cut
 
@@ -330,9 +330,7 @@ class _RolePlans(NamedTuple):
 
     role_plans: Mapping[str, Data]
     plans: list[Data]  # the fastest ones
-    as_launched: (
-        bool  # whether these, and plans of other frameworks beside them, are the best of those placed as launched
-    )
+    as_launched: bool  # whether these are the best of those placed as launched, and others must be too to be compared
     not_compared: Sequence[str] = ()  # what no time was left for
 
 
@@ -359,22 +357,21 @@ def _plans_of_answer(
         for plan in plans
         if not (nodes_in_part(plan["plan"], spaces.problem) or (limited and other_placement(plan["plan"])))
     ]
-    of_answer, within_s, without = plans, _within_resolution(plans[0], job), [_SIMPLER]
+    of_answer, within_s = plans, _within_resolution(plans[0], job)
     try:
         with working("looking for plans that are placed as launched", watch):
             launched = spaces.within(within_s).as_launched
             if plans[0] not in launched_plans:
-                without = [_LAUNCHED, _SIMPLER]
                 launched_plans, counts = fastest_below(spaces.as_launched, most, math.inf)
                 if counts.left_s < math.inf:
                     raise OutOfTimeError
                 if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
                     return _RolePlans(_of_roles(spaces, plans, job, roles, watch), plans, as_launched=False)
-                of_answer, without = launched_plans, [_SIMPLER]
+                of_answer = launched_plans
         role_plans = _of_roles(launched, launched_plans, job, roles, watch, within_s)
         return _RolePlans(role_plans, of_answer, as_launched=True)
     except OutOfTimeError:
-        return _RolePlans({}, of_answer, as_launched=True, not_compared=without)
+        return _RolePlans({}, of_answer, as_launched=True, not_compared=[_SIMPLER])
 
 
 def _of_roles(
