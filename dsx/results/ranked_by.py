@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dsx.errors import UnknownNameError, one_text
-from dsx.search.fastest import Wanted
+from dsx.search.nearly_fastest import Wanted
 from dsx.text import Data, DataView
 
 FASTEST, SIMPLEST, LEANEST = ROLES = ("fastest", "simplest", "leanest")

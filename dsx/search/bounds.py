@@ -48,8 +48,7 @@ from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.progress import OutOfTimeError, check_time, seconds_left, time_limit
 from dsx.records import Bool, Float, Int, tree_map
 from dsx.search.ranking import Progress, leading_rows, ranks, silent
-from dsx.search.recompute_values import recomputing
-from dsx.search.spaces import PricedSpace, Space
+from dsx.search.spaces import PricedSpace, Space, recomputing
 
 _SCOUTS = 16  # keys of each microbatch size
 _SHARES = (1 / 16, 1 / 4)  # of the other keys

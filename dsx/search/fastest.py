@@ -23,39 +23,39 @@ import numpy as np
 from dsx.config.model_file import has_experts
 from dsx.config.sweep_fields import Limit
 from dsx.cost.cut_bounds import ROUNDING
-from dsx.cost.shapes import Chosen, KeyFloats, PlanBools, PlanFloats, PlanInts
-from dsx.forked import forked
-from dsx.plans.choices import NONE_CODE, PLACEMENT_COLUMNS, Choice
+from dsx.cost.shapes import Chosen, KeyFloats
+from dsx.plans.choices import NONE_CODE, Choice
 from dsx.plans.codes import with_values
-from dsx.plans.enumerate import Arrays, Keys, take
-from dsx.plans.features import features_of, must_be_uneven, of_choices, of_keys, total_cost, uneven_of
+from dsx.plans.enumerate import Keys, take
 from dsx.plans.frameworks import Limitation, Selection
-from dsx.plans.layer_layout import LAYOUT
 from dsx.plans.rules import EVEN, OPTIMAL, optimal_cut_covers
 from dsx.plans.variants import Variants, varied_last
 from dsx.pricing.cuts import CandidateCounts
 from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import MAX_LAYERS, Problem
-from dsx.pricing.row_costs import KeptRows, Rows
 from dsx.progress import Watch, progress, seconds_left, unwatched, working
-from dsx.records import Bool, Over
+from dsx.records import Over
 from dsx.search.bounds import (
     best_cuts,
     best_even,
-    cuts_within,
-    fitting_bounds,
     key_bounds,
-    loose_bounds_of_any_recompute,
-    may_be_fast,
-    memory_bounds,
-    rows_at,
     shares_of,
 )
 from dsx.search.ranking import Progress, silent
-from dsx.search.recompute_values import of_values, recomputing, representatives, undominated
-from dsx.search.spaces import PricedSpace, Space, StrategiesOfCandidates, of_used_keys, strategies_of, used_keys
-from dsx.search.variant_search import VariantGroup, best_variants, fewest_first, variant_groups
+from dsx.search.spaces import (
+    PricedSpace,
+    Space,
+    StrategiesOfCandidates,
+    of_used_keys,
+    of_values,
+    recomputing,
+    representatives,
+    strategies_of,
+    undominated,
+    used_keys,
+)
+from dsx.search.variant_search import best_variants
 from dsx.text import Data
 
 _SOME_KEYS = 1 << 12  # among which mostly one has candidates
@@ -406,203 +406,3 @@ def _fastest(
     # Where no plan fits, the others have a bound of memory that does not fit either.
     feasible = counts.feasible if counts.priced == candidates or not plans else None
     return plans, SearchCounts(candidates, counts.priced, feasible, cut)
-
-
-_FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
-_SAMPLED = (64, 8, 1)  # candidates of which one is looked at for a lean plan, before more of them
-_FEW, _PRICED = 1 << 8, 1 << 10  # rows that are priced together, at first and at most
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The plan of least memory that takes at most `most_s` [s]; with `simple`, of those whose features cost least."""
-
-    most_s: float
-    simple: bool = False
-
-    def rank(self, plan: Data) -> tuple[int, float, float]:
-        """Return the cost that counts, the memory [bytes] and the time [s] of a plan, of which less is better."""
-        cost = sum(features_of(plan["plan"]).values()) if self.simple else 0
-        return cost, plan["peak_bytes"], plan["step_time_s"]
-
-
-def nearly_fastest(
-    spaces: SearchSpaces, plans: Sequence[Data], wants: Sequence[Wanted], watch: Watch | None = unwatched
-) -> list[Data]:
-    """Return the best plan of a search for each want.
-
-    Args:
-        spaces: the spaces of the search.
-        plans: feasible plans of it, the fastest first. That one must be fast enough for every want.
-        wants: what the plans should be; of equal ones a known one is returned. The last one is found beside the others.
-        watch: told of the work; by default nobody is.
-    """
-    longest = max(want.most_s for want in wants) * (1.0 + ROUNDING)
-    sources: list[_Nearly] = []
-    for source in spaces.priced(np.flatnonzero(spaces.key_bounds <= longest)):
-        bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
-        groups = fewest_first(variant_groups(source, spaces.varied, bounds)) if spaces.varied else []
-        sources.append(_Nearly(source, bounds[0], groups, _costs_of_fast(source, np.minimum(*bounds) <= longest)))
-
-    def best(want: Wanted) -> Data:
-        known = min((plan for plan in plans if plan["step_time_s"] <= want.most_s), key=want.rank)
-        for nearly in sources:
-            costs = nearly.costs if want.simple else np.zeros_like(nearly.costs)
-            known = _Looking(nearly.source, want, costs).best(nearly.loose, nearly.groups, known)
-        return known
-
-    with forked(lambda _: best(wants[-1])) as last, working("looking for simpler and leaner plans", watch):
-        return [*map(best, wants[:-1]), last.result()]
-
-
-class _Nearly(NamedTuple):
-    """A space whose plans may be nearly as fast as the fastest."""
-
-    source: PricedSpace
-    loose: PlanFloats  # loose bounds [s] of the candidates
-    groups: Sequence[Over[VariantGroup, "..."]]
-    costs: PlanInts  # least costs of the features of those that may be fast enough
-
-
-def _costs_of_fast(source: PricedSpace, fast: PlanBools) -> PlanInts:
-    """Return the least that features of the candidates of a source cost that are `fast`, 0 of the others."""
-    blocks, costs = source.space.blocks, np.zeros(len(fast), dtype=np.int16)
-    places = blocks.places_of(np.flatnonzero(fast))
-    placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
-    of_placements = of_choices(placements, _uneven(source, placements))
-    costs[fast] = total_cost(of_keys(source.space.keys).take(places.key), of_placements.take(places.placement))
-    return costs
-
-
-def _uneven(source: PricedSpace, choices: Arrays) -> bool | PlanBools:
-    """Return which pipelines have uneven stages with every cut."""
-    layers = source.problem.limits().chain.num_layers
-    return source.problem.optimal_cuts & must_be_uneven(choices["pp"], choices["vpp"], layers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Looking:
-    """The search of some plans for the best of one kind."""
-
-    source: PricedSpace
-    want: Wanted
-    costs: PlanInts  # least cost that counts of each candidate that may be fast enough
-
-    def best(self, loose: PlanFloats, groups: Sequence[Over[VariantGroup, "..."]], best: Data) -> Data:
-        """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
-        # Offload saves memory, so that the leanest plan that has it leaves out most others.
-        offloading = [group for group in groups if group.offloads and not self.want.simple]
-        last = [group for group in groups if group not in offloading]
-        for every in _SAMPLED:
-            best = self._of_variants(offloading, best, every)
-        candidates = np.flatnonzero(loose <= self._most)
-        candidates = candidates[np.argsort(self.costs[candidates], kind="stable")]
-        costs, first = self.costs[candidates], 0
-        while first < len(costs) and costs[first] <= self.want.rank(best)[0]:
-            # Whole levels of costs, so that plans of one level are in the order of their memory.
-            stop = int(np.searchsorted(costs, costs[min(first + _FIRST, len(costs)) - 1], side="right"))
-            rows = rows_at(self.source, candidates[first:stop])
-            best = self._least(self.source, rows, np.full(stop - first, -np.inf), best)
-            first = stop
-        return self._of_variants(last, best)
-
-    def _of_variants(self, groups: Sequence[Over[VariantGroup, "..."]], best: Data, every: int = 1) -> Data:
-        """Return the best of a known plan and the variants of some groups, or of `every` so many candidates of them."""
-        priced = replace(self.source, problem=self.source.whole_problem)
-        for group in groups:
-            most, most_bytes, _ = self.want.rank(best)
-            most_before, usable = (most - group.added_cost, None) if self.want.simple else (most, most_bytes)
-
-            def wanted(candidates: Chosen, most: float = most_before) -> Bool[np.ndarray, "chosen"]:
-                return (candidates % every == 0) & (self.costs[candidates] <= most)
-
-            best = self._least(priced, *group.within(self.want.most_s, wanted, usable), best)
-        return best
-
-    @property
-    def _most(self) -> float:
-        return self.want.most_s * (1.0 + ROUNDING)
-
-    def _least(self, source: PricedSpace, rows: Rows, known_s: PlanFloats, best: Data) -> Data:
-        """Return the best of a known plan and of rows; `known_s` are their bounds [s], -inf where none is known."""
-        costs = self._costs(rows)
-        least = self._bytes(source, rows, costs, best)
-        order, first, together = np.lexsort((least, costs)), 0, _FIRST
-        order = order[least[order] < np.inf]
-        while first < len(order):
-            positions = order[first : first + together]
-            first, together = first + together, min(2 * together, _MOST)
-            positions = positions[self._may_be_better(costs[positions], least[positions], best)]
-            if not len(positions):
-                break  # the others cost no less, and need no less memory
-            part, bounds = rows.take(positions), known_s[positions]
-            if (bounds == -np.inf).any():
-                bounds = fitting_bounds(source, part, self._most)
-            part = part.take(cuts_within(self._usable(source, best), part, bounds, self._most)[0])
-            part, num_priced = self._possible(source, part, best), _FEW
-            while len(part.positions):
-                better = self._priced(source, part.take(slice(num_priced)), best)
-                part = part.take(slice(num_priced, None))
-                part = part if better is best else self._possible(source, part, better)
-                best, num_priced = better, min(2 * num_priced, _PRICED)
-        return best
-
-    def _usable(self, source: PricedSpace, best: Data) -> PricedSpace:
-        """Return a space with no more memory than a better plan has than a known one."""
-        return source if self.want.simple else source.with_memory(best["peak_bytes"] * (1.0 + ROUNDING))
-
-    def _possible(self, source: PricedSpace, rows: Rows, best: Data) -> KeptRows:
-        """Return the rows that may be better than a known plan, by their bounds and by a probe of their cuts."""
-        rows = rows.take(np.flatnonzero(self._bytes(source, rows, self._costs(rows), best) < np.inf))
-        most = np.full(len(rows.positions), self._most)
-        return rows.take(np.flatnonzero(self._usable(source, best).may_take(rows, most)))
-
-    def _priced(self, source: PricedSpace, rows: Rows, best: Data) -> Data:
-        """Return the best of a known plan and of a few rows."""
-        best = min([best, *self._leading(source, rows)], key=self.want.rank)
-        if not source.problem.optimal_cuts:
-            return best
-        return min([best, *self._leading(*self._with_even_cuts(source, rows, best))], key=self.want.rank)
-
-    def _with_even_cuts(self, source: PricedSpace, rows: Rows, best: Data) -> tuple[PricedSpace, KeptRows]:
-        """Return the space of even cuts, and the rows that may be better than a known plan with another cut."""
-        even, chunks = source.with_even_cuts, rows.choices["pp"] * rows.choices["vpp"]
-        rows = rows.take(np.flatnonzero((chunks > 1) & even.problem.limits().divides(chunks)))
-        rows = rows.take(np.flatnonzero(self._bytes(even, rows, self._costs(rows), best) < np.inf))
-        return even, rows.take(np.flatnonzero(fitting_bounds(even, rows, self._most) <= self._most))
-
-    def _leading(self, source: PricedSpace, rows: Rows) -> list[Data]:
-        """Return the best of some rows as a record; nothing if none fits and is fast enough."""
-        if not len(rows.positions):
-            return []
-        priced = source.fastest_rows(rows)
-        priced = take(priced, np.flatnonzero((priced["reject"] == 0) & (priced["step_time_s"] <= self._most)))
-        if not len(priced["candidate"]):
-            return []
-        costs = np.zeros(len(priced["candidate"]))
-        if self.want.simple:
-            uneven = uneven_of(priced[LAYOUT].tolist()) if source.problem.optimal_cuts else False
-            costs = total_cost(of_keys(priced), of_choices(priced, uneven))
-        first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], costs))[:1]
-        return priced_plans(source.problem, take(priced, first))
-
-    def _may_be_better(self, costs: PlanInts, least: PlanFloats, best: Data) -> PlanBools:
-        """Return whether rows of such least costs and memory [bytes] may be better than a known plan."""
-        most, most_memory, _ = self.want.rank(best)
-        return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
-
-    def _bytes(self, source: PricedSpace, rows: Rows, costs: PlanInts, best: Data) -> PlanFloats:
-        """Return bounds of the memory [bytes] of rows of such least costs.
-
-        They are infinite where the rows do not fit, take too long, or cannot be better than a known plan.
-        """
-        memory = memory_bounds(source, rows, np.inf if self.want.simple else best["peak_bytes"] * (1.0 + ROUNDING))
-        better = memory.fits & self._may_be_better(costs, memory.peak_bytes, best)
-        return np.where(may_be_fast(source, rows, better, self._most), memory.peak_bytes, np.inf)
-
-    def _costs(self, rows: Rows) -> PlanInts:
-        """Return the least cost of rows that counts."""
-        if not self.want.simple:
-            return np.zeros(len(rows.positions), dtype=np.int64)
-        of_rows = of_choices(rows.choices, _uneven(self.source, rows.choices))
-        return total_cost(of_keys(self.source.space.keys).take(rows.positions), of_rows)

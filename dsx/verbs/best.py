@@ -29,10 +29,10 @@ from dsx.search.fastest import (
     SearchCounts,
     SearchSpaces,
     fastest_below,
-    nearly_fastest,
     problems_of,
     spaces_of,
 )
+from dsx.search.nearly_fastest import nearly_fastest
 from dsx.tables.format import WIDTH, quantity, share, whole_plan_text, wrapped
 from dsx.tables.job import job_data, job_text, only_text, parameters_text, step_text
 from dsx.tables.plans import (

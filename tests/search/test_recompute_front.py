@@ -15,8 +15,7 @@ from dsx.plans.choices import VALUES
 from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.bounds import best_cuts
-from dsx.search.recompute_values import of_values, undominated
-from dsx.search.spaces import PricedSpace, Space
+from dsx.search.spaces import PricedSpace, Space, of_values, undominated
 from dsx.search.sweep import search_of
 
 SIZES = {
