@@ -23,7 +23,7 @@ from dsx.cost.context import Assumptions, StepChoices, StepCosts, assumptions_fr
 from dsx.cost.layer import layer_costs
 from dsx.cost.layer_work import OF_WORK, LayerWork, layer_work
 from dsx.cost.recomputation import modes_of
-from dsx.cost.shapes import PerPlan
+from dsx.cost.shapes import PerPlan, PlanFloats, PlanInts
 from dsx.cost.step import Workload
 from dsx.errors import NotationError
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
@@ -42,8 +42,8 @@ from dsx.plans.violations import divided_away, for_plan, on_platform, rule_value
 from dsx.pricing.cuts import boundaries_of
 from dsx.pricing.problem import Plans, pad, stack_of
 from dsx.pricing.problem import price as price_plans
-from dsx.pricing.row_costs import on_units, step_choices
-from dsx.records import tree_map
+from dsx.pricing.row_costs import PlanCosts, on_units, step_choices
+from dsx.records import Float, Over, tree_map
 from dsx.runs.setups import ALLOCATED, DEVICE, RESERVED, Setup
 from dsx.runs.table import FURTHER, UnmodelledReason
 
@@ -167,7 +167,7 @@ def _expert_axes(model: Model) -> set[str]:
 
 
 def _columns(setups: Sequence[Setup], model: Model) -> Arrays:
-    """Return the columns of the plans of N setups, names as codes."""
+    """Return the columns of the plans of setups, names as codes."""
     columns = stacked([setup.plan for setup in setups])
     return columns | {"ep_nvs": share_of_shares(columns, _expert_axes(model), columns["dp_nvs"])}
 
@@ -216,18 +216,20 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """N setups with the same structure; the first axis of every leaf is N."""
+    """Setups with the same structure."""
 
-    rows: np.ndarray  # [N] positions among all setups
+    rows: PlanInts  # positions among all setups
     assumptions: Assumptions  # of each setup's stack, with its kernels and precision
-    works: tuple[LayerWork, ...]  # per layer kind
+    works: tuple[Over[LayerWork, "..."], ...]  # per layer kind
     hardware: Cluster
     choices: StepChoices
     workload: Workload
-    boundaries: np.ndarray | None = None  # [N, R, S + 1] of the chunks of stated layouts; None of even cuts
+    boundaries: Float[np.ndarray, "plans rounds boundaries"] | None = None  # of stated layouts; None of even cuts
 
 
-def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list[Batch], dict[int, UnmodelledReason]]:
+def batches(
+    setups: Sequence[Setup], assumptions: AssumptionsSpec
+) -> tuple[list[Over[Batch, "..."]], dict[int, UnmodelledReason]]:
     """Return the setups as batches, and by position the reasons why some cannot be priced."""
     strategies = Strategies(assumptions)
     members: dict[Hashable, list[_Member]] = {}
@@ -293,14 +295,14 @@ def _batch(members: Sequence[_Member]) -> Batch:
 
 
 def _column(records: Sequence[V]) -> V:
-    """Return one record whose leaves are the [N] numbers of N records."""
+    """Return one record whose leaves are the numbers of records, [plans]."""
     return tree_map(lambda *leaves: np.array(leaves, dtype=np.float64), *records)
 
 
 def _model_flops(
-    models: Sequence[Model], dimensions: Mapping[str, np.ndarray], length: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return the fields of `Workload` with the [N] matrix FLOPs of one sequence, on all ranks together.
+    models: Sequence[Model], dimensions: Mapping[str, PlanFloats], length: PlanFloats
+) -> dict[str, PlanFloats]:
+    """Return the fields of `Workload` with the matrix FLOPs of one sequence, on all ranks together.
 
     If kinds alternate, the models of a structure may differ in their number of entries, but not in their kinds.
     """
@@ -317,8 +319,8 @@ def _model_flops(
     return {"forward_flops": forward, "gradient_flops": gradient}
 
 
-def price(batch: Batch) -> StepCosts:
-    """Return the costs of the setups of a batch, [N] NumPy arrays."""
+def price(batch: Batch) -> PlanCosts:
+    """Return the costs of the setups of a batch, NumPy arrays."""
     assumptions = batch.assumptions
     kinds = tuple(layer_costs(work, batch.hardware, assumptions) for work in batch.works)
     boundaries = None if batch.boundaries is None else np.moveaxis(batch.boundaries, 0, -1)

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from laws.spaces import SYSTEM, USUAL, problem_of
+from priced import evaluate_plan
 from search.sweeps import study_of, swept
 from validation.cases import cluster_spec, priced
 
@@ -14,7 +15,7 @@ from dsx.config.model_file import load_model
 from dsx.config.sweep_file import KeepTop
 from dsx.cost.step import step_of_phases
 from dsx.notation.phases import FORWARD_ALONE, PRE_TRAINING, Phase
-from dsx.pricing.one_plan import columns_of, evaluate_plan
+from dsx.pricing.one_plan import columns_of
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import price_plans
 from dsx.search.spaces import Space
