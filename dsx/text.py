@@ -39,6 +39,15 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
+_MOST_BITS = 10_000  # of a number that Python writes out; it refuses those of more than 4,300 digits
+
+
+def whole_number_text(number: int) -> str:
+    """Return a whole number as text; of one that is too long to write out, how many digits it has."""
+    bits = number.bit_length()
+    return str(number) if bits <= _MOST_BITS else f"a number of some {math.ceil(bits * math.log10(2)):,} digits"
+
+
 WIDTH = 100  # columns of an answer
 
 

@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Literal, get_args
 
 from dsx.errors import SpecError, UnitError, did_you_mean
+from dsx.text import whole_number_text
 
 Dimension = Literal["bytes", "bytes/s", "flop/s", "s", "W", "USD/s"]
 
@@ -68,9 +69,10 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     example = f"a quantity in {dimension}, such as {_examples(dimension, _EXAMPLE_NUMBER.get(dimension, '80'))}"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise UnitError(f"{text!r} is not {example}")
-    match = _QUANTITY.fullmatch(str(text).strip())
+    written = whole_number_text(text) if isinstance(text, int) else str(text)
+    match = _QUANTITY.fullmatch(written.strip())
     if match is None:
-        raise UnitError(f"{text!r} does not start with a number: expected {example}")
+        raise UnitError(f"{written!r} does not start with a number: expected {example}")
     number, unit = match[1], match[2]
     if not unit:
         raise UnitError(f"{text!r} has no unit: write for example {_with_unit(number, dimension)}")
@@ -99,6 +101,9 @@ SHARE = "a share from 0 to 1, as 0.1 for 10 %"
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # with commas between them
 
 
+_MOST_BITS = 1023  # of a whole number; a float holds no more
+
+
 def parse_number(text: object, expected: str = "a finite number") -> int | float:
     """Return `text` as a number: "1e12", "4_096", " 0.8"; an int or float is returned as it is.
 
@@ -106,6 +111,8 @@ def parse_number(text: object, expected: str = "a finite number") -> int | float
     numbers for what is wanted of them.
     """
     if isinstance(text, int) and not isinstance(text, bool):
+        if text.bit_length() > _MOST_BITS:
+            raise SpecError(f"{whole_number_text(text)} is not {expected}")
         return text
     if isinstance(text, float) and math.isfinite(text):
         return text
@@ -175,7 +182,7 @@ def parse_count(text: object) -> int:
     if number != int(number):
         raise SpecError(f"{number!r} is not a whole number")
     if not 1 <= number <= LARGEST_COUNT:
-        raise SpecError(f"{int(number)} is not a whole number from 1 to {LARGEST_COUNT}")
+        raise SpecError(f"{whole_number_text(int(number))} is not a whole number from 1 to {LARGEST_COUNT}")
     return int(number)
 
 

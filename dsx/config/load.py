@@ -33,6 +33,7 @@ from dsx.config.documents import (
 from dsx.config.schema import Spec, wrong_base
 from dsx.config.search_path import find, shown
 from dsx.errors import InputError, SpecError, did_you_mean, nearest_names
+from dsx.text import whole_number_text
 
 _MOST_FILES = 30  # that extend each other; packaged: nine
 
@@ -111,6 +112,8 @@ _OF_A_CLUSTER = ("device", "network", "node")  # its sections, which a `what_if`
 
 def value_text(value: Plain) -> str:
     """Return the value of an assignment as the command line takes it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return whole_number_text(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 

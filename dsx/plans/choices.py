@@ -26,6 +26,7 @@ from dsx.plans.experts import Columns, Truth
 from dsx.plans.placement import ORDERS, all_divisors, divisors
 from dsx.records import Int
 from dsx.schedules.schedules import SCHEDULES
+from dsx.text import whole_number_text
 from dsx.units import LARGEST_COUNT
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
@@ -170,7 +171,8 @@ class Choice:
         most = f" and at most {LARGEST_COUNT}" if isinstance(value, int) and value > LARGEST_COUNT else ""
         number = f"a whole number of at least {self.least}{most}"
         expected = f"one of {', '.join(map(str, self.codes))}" if self.codes else number
-        raise SpecError(f"{self.name} = {value!r} must be {expected}")
+        shown = whole_number_text(value) if isinstance(value, int) else repr(value)
+        raise SpecError(f"{self.name} = {shown} must be {expected}")
 
 
 MODEL_AXES = ("tp", "tp2", "cp", "ep")  # of a shard key

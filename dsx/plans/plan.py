@@ -32,6 +32,7 @@ from dsx.plans.layer_layout import (
 from dsx.plans.placement import ORDERS, axes_in, divisors, expert_share, fill_in_order, rank_order_shares, shares_of
 from dsx.plans.rules import DEGREES, GIVEN, PLACED, Limits, chunks_of_schedule, interleaved, nearest_of, placed
 from dsx.records import Int
+from dsx.text import whole_number_text
 from dsx.units import LARGEST_COUNT
 
 SIZES = ("panels", "microbatch_size")
@@ -175,7 +176,7 @@ class Setting(NamedTuple):
     @property
     def text(self) -> str:
         """The values as the command line takes them."""
-        return ",".join(map(str, self.values))
+        return ",".join([value if isinstance(value, str) else whole_number_text(value) for value in self.values])
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name}={self.text}"

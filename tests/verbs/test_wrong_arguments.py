@@ -159,3 +159,27 @@ def test_watches_and_settings_of_tables(job, tmp_path):
         dsx.partition_table("layers.json", "networks.json:a", 8, recompute="ful")
     with pytest.raises(InputError, match="network: 5 is given"):
         dsx.partition_table("layers.json", 5, 8)
+
+
+BIG = 10**5000  # Python refuses to write it out
+LLAMA = dsx.Job("llama-3-8b", "h100-nvs8", 16, 64)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: dsx.Job("llama-3-8b", "h100-nvs8", BIG, 64),
+        lambda: dsx.Job("llama-3-8b", "h100-nvs8", 16, 64, set={"assumptions.overhead": BIG}),
+        lambda: dsx.Job("llama-3-8b", "h100-nvs8", 16, 64, set={"model.dimensions.e": -BIG}),
+        lambda: dsx.evaluate(LLAMA, tp=BIG),
+        lambda: dsx.evaluate(LLAMA, zero_stage=-BIG),
+        lambda: dsx.evaluate(LLAMA, stage_layers=[BIG, 1]),
+        lambda: dsx.best(LLAMA, fix={"tp": BIG}),
+        lambda: dsx.best(LLAMA, top=BIG),
+        lambda: dsx.best(LLAMA, train_tokens=BIG),
+        lambda: dsx.best(LLAMA, time_limit=BIG),
+    ],
+)
+def test_numbers_that_python_does_not_write_out(ask):
+    with pytest.raises(InputError, match="a number of some 5,001 digits"):
+        ask()
