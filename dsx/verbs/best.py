@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import monotonic
@@ -350,18 +351,12 @@ def _plans_of_answer(
     """
     if not (plans and roles):
         return _RolePlans({}, plans, as_launched=False)
-    framework = spaces.problem.framework
-    limited = framework is not None and not framework.unlimited
-    launched_plans = [
-        plan
-        for plan in plans
-        if not (nodes_in_part(plan["plan"], spaces.problem) or (limited and other_placement(plan["plan"])))
-    ]
+    launched_plans = [plan for plan in plans if _is_launched(plan, spaces.problem)]
     of_answer, within_s = plans, _within_resolution(plans[0], job)
     try:
         with working("looking for plans that are placed as launched", watch):
             launched = spaces.within(within_s).as_launched
-            if plans[0] not in launched_plans:
+            if not _is_launched(plans[0], spaces.problem):
                 launched_plans, counts = fastest_below(spaces.as_launched, most, math.inf)
                 if counts.left_s < math.inf:
                     raise OutOfTimeError
@@ -390,6 +385,19 @@ def _of_roles(
     wants = [replace(role, most_s=min(role.most_s, most_s)) for role in wants[: len(roles)]]
     selected = nearly_fastest(spaces, plans, wants, watch)
     return by_role(selected, [sum(features_of(plan["plan"]).values()) for plan in selected])
+
+
+def _is_launched(plan: Data, problem: Problem) -> bool:
+    """Return whether a plan is placed as its framework launches it, on the fewest nodes and fast domains."""
+    by_hand = problem.framework is not None and not problem.framework.unlimited and other_placement(plan["plan"])
+    return not (nodes_in_part(plan["plan"], problem) or by_hand)
+
+
+def _most_of_answer(plans: Sequence[Data], job: Job, problem: Problem) -> float:
+    """Return the most seconds of a step that the fastest plan of an answer takes, from the fastest `plans` of all."""
+    if not plans:
+        return math.inf
+    return plans[0]["step_time_s"] if _is_launched(plans[0], problem) else _within_resolution(plans[0], job)
 
 
 def _within_resolution(fastest: Data, job: Job) -> float:
@@ -530,36 +538,38 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     limits = given_limits(limit, fixed)
     problems = [problem.searching(fixed) for problem in cut_problems]
     say_inexact_schedules(problems[0])
-    with working("enumerating", watch):
-        spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
-        if spaces.num_keys < FEW_KEYS:
-            _ = spaces.spaces  # before the process that counts them
     query = Query(job, names, partition, fixed, limits)
     why, times, other, compared = "", 0.0, None, list[str]()
 
     def tell_first(plan: Data, least_s: float) -> None:
         early(f"a plan takes {_in_a_line(plan)}; none takes less than {quantity('step_time_s', least_s)}", begin, watch)
 
-    # The process that counts goes on when the one with the other frameworks has ended.
-    with forked(lambda _: spaces.counted, when_idle=True) as counting:
-        with forked(beyond, request, query, bool(roles)) as others, time_limit(limit_s - (monotonic() - begin)):
-            of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
-            others.tell(_within_resolution(of_all[0], job) if of_all else math.inf)
-            if of_all and len(roles) == len(ROLES) and seconds_left():
-                early(f"the fastest plan takes {_in_a_line(of_all[0])}; simpler and leaner plans follow", begin, watch)
-            role_plans, plans, as_launched, not_compared = _plans_of_answer(spaces, of_all, most, job, roles, watch)
-            if not plans and counts.left_s < math.inf:
-                why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"
-            elif not plans:
-                why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
-            if times <= MOST_TIMES:
-                others.tell(plans[0]["step_time_s"] if plans else math.inf, as_launched)
-                try:
-                    with working("comparing with other frameworks", watch):
-                        other, compared = others.result()
-                except OutOfTimeError:
-                    compared, not_compared = None, [*not_compared, _OTHERS]
-        count = counting.result()
+    with ExitStack() as beside:
+        others = beside.enter_context(forked(beyond, request, query, bool(roles)))
+        with working("enumerating", watch):
+            spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
+            if spaces.num_keys < FEW_KEYS:
+                _ = spaces.spaces  # before the process that counts them
+        with forked(lambda _: spaces.counted, when_idle=True) as counting:
+            with time_limit(limit_s - (monotonic() - begin)):
+                of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
+                others.tell(_most_of_answer(of_all, job, spaces.problem))
+                if of_all and len(roles) == len(ROLES) and seconds_left():
+                    early(f"the fastest plan takes {_in_a_line(of_all[0])}; {_SIMPLER} follow", begin, watch)
+                role_plans, plans, as_launched, not_compared = _plans_of_answer(spaces, of_all, most, job, roles, watch)
+                if not plans and counts.left_s < math.inf:
+                    why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"
+                elif not plans:
+                    why, times = why_nothing_fits(spaces, widest, fixed, limits, watch)
+                if times <= MOST_TIMES:
+                    others.tell(plans[0]["step_time_s"] if plans else math.inf, as_launched)
+                    try:
+                        with working("comparing with other frameworks", watch):
+                            other, compared = others.result()
+                    except OutOfTimeError:
+                        compared, not_compared = None, [*not_compared, _OTHERS]
+            beside.close()  # the process that counts goes on alone
+            count = counting.result()
     idle = idle_rows(problems[0])
     less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if plans else 0.0
     faster = of_all[0] if less >= WORTH_SAYING else None
