@@ -40,9 +40,9 @@ _fields: dict[type, tuple[list[str], list[str]]] = {}  # of each record class, d
 _pytrees: set[type] = set()  # the record classes that JAX knows, if it is told of any
 
 
-def column(unit: str, description: str) -> Any:
+def column(unit: str, description: str, larger_is_better: bool = False) -> Any:
     """Return a dataclass field for a result column, with its SI unit ("" if it has none) and its meaning."""
-    return dataclasses.field(metadata={"unit": unit, "description": description})
+    return dataclasses.field(metadata={"unit": unit, "description": description, "larger": larger_is_better})
 
 
 def static(**kwargs: Any) -> Any:
@@ -112,6 +112,11 @@ def tree_leaves(tree: object) -> list[Any]:
 def leaves(cls: type) -> list[str]:
     """Return the names of a record's fields that are not `static`, in order."""
     return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")]
+
+
+def larger_is_better(cls: type) -> frozenset[str]:
+    """Return the `column` fields of a record of which the largest value is the best; of others it is the smallest."""
+    return frozenset(f.name for f in dataclasses.fields(cls) if f.metadata.get("larger"))
 
 
 def columns(cls: type) -> dict[str, tuple[str, str]]:

@@ -101,9 +101,6 @@ SHARE = "a share from 0 to 1, as 0.1 for 10 %"
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")  # with commas between them
 
 
-_MOST_BITS = 1023  # of a whole number; a float holds no more
-
-
 def parse_number(text: object, expected: str = "a finite number") -> int | float:
     """Return `text` as a number: "1e12", "4_096", " 0.8"; an int or float is returned as it is.
 
@@ -111,8 +108,6 @@ def parse_number(text: object, expected: str = "a finite number") -> int | float
     numbers for what is wanted of them.
     """
     if isinstance(text, int) and not isinstance(text, bool):
-        if text.bit_length() > _MOST_BITS:
-            raise SpecError(f"{whole_number_text(text)} is not {expected}")
         return text
     if isinstance(text, float) and math.isfinite(text):
         return text
@@ -131,6 +126,9 @@ def parse_number(text: object, expected: str = "a finite number") -> int | float
 _MULTIPLES = {"k": Decimal(10**3), "M": Decimal(10**6), "B": Decimal(10**9), "T": Decimal(10**12)}
 
 
+_MOST_BITS = 1023  # of a whole number that a float holds
+
+
 def parse_total(text: object) -> int | float:
     """Return a large number without a unit, as people write tokens and money: "15T", "1.5 B", "600k", "5e6".
 
@@ -138,7 +136,10 @@ def parse_total(text: object) -> int | float:
     """
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or not match[2] or match[2].startswith(","):
-        return parse_number(text, "a number, as in 5e6 or 15T")
+        number = parse_number(text, "a number, as in 5e6 or 15T")
+        if isinstance(number, int) and number.bit_length() > _MOST_BITS:
+            raise SpecError(f"{whole_number_text(number)} is not a number that counts anything")
+        return number
     factor = _MULTIPLES.get("k" if match[2] == "K" else match[2])
     if factor is None:
         near = next((name for name in _MULTIPLES if name.lower() == match[2].lower()), match[2])

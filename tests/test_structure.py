@@ -47,7 +47,8 @@ def test_no_file_is_long():
 
 
 def test_files_are_few_and_no_shreds():
-    assert len(LINES) <= MOST_FILES
+    # A file with an idea of its own may raise the limit, in the commit that says why no other one has that idea.
+    assert len(LINES) <= MOST_FILES, "put the code into the file that has its idea, or merge two that have one"
     packages: dict[str, list[int]] = defaultdict(list)
     for path, lines in LINES.items():
         if path.name != "__init__.py" and path.parent != DSX:

@@ -257,10 +257,14 @@ class StepCosts:
     host_bytes: Column = column(
         "bytes", "memory of the host that the GPU of a stage needs, of the stage that needs most, for what is offloaded"
     )
-    mfu: Column = column("", "model FLOPs utilisation: the model's FLOPs over what the GPUs could do in the step")
-    tokens_per_s: Column = column("1/s", "tokens trained per second by the whole job")
-    tokens_per_s_per_gpu: Column = column("1/s", "tokens trained per second by each GPU")
-    goodput: Column = column("", "share of a long run that is not lost to failures; NaN where no failures are stated")
+    mfu: Column = column(
+        "", "model FLOPs utilisation: the model's FLOPs over what the GPUs could do in the step", larger_is_better=True
+    )
+    tokens_per_s: Column = column("1/s", "tokens trained per second by the whole job", larger_is_better=True)
+    tokens_per_s_per_gpu: Column = column("1/s", "tokens trained per second by each GPU", larger_is_better=True)
+    goodput: Column = column(
+        "", "share of a long run that is not lost to failures; NaN where no failures are stated", larger_is_better=True
+    )
     training_days: Column = column(
         "days", "days to train `train_tokens` tokens, failures included; NaN where not given"
     )

@@ -4,3 +4,5 @@
 `megatron_bridge`, `torchtitan` and `deepspeed` say it in theirs; `writers` refuses what a framework cannot run. Not
 covered: data, tokenizers, learning rates and checkpoints, which do not change the time of a step.
 """
+
+LAUNCHED = ("megatron", "megatron-bridge", "torchtitan", "deepspeed")  # frameworks that have writers, the default first

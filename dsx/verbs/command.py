@@ -21,6 +21,7 @@ import typer
 
 import dsx
 from dsx.errors import DsxError, InputError, NothingFeasible, SpecError, did_you_mean
+from dsx.launching import LAUNCHED
 from dsx.text import Data
 from dsx.units import parse_count, parse_share, parse_size
 
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 DEFAULT_ASSUMPTIONS = "default"
 # Defaults of signatures, by their names.
-_CONSTANTS = {"DEFAULT_ASSUMPTIONS": DEFAULT_ASSUMPTIONS, "ANY": "any", "DEFAULT_FRAMEWORK": "megatron"}
+_CONSTANTS = {"DEFAULT_ASSUMPTIONS": DEFAULT_ASSUMPTIONS, "ANY": "any", "DEFAULT_FRAMEWORK": LAUNCHED[0]}
 _OF_PYTHON = {"job", "choices", "watch", "predict", "durations", "self"}  # arguments that are no option
 _NEXT_STATEMENT = re.compile(r"^[^\s)#]", re.MULTILINE)  # of a module, after a definition
 

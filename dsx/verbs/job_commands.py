@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import dsx
 from dsx.errors import InputError, NothingFeasible
+from dsx.launching import LAUNCHED
 from dsx.verbs.command import (
     ABSENT,
     DEFAULT_ASSUMPTIONS,
@@ -71,7 +72,6 @@ def sweep(values: Values) -> "Answer | None":
 _ONE_JOB = "one job: give one of --num-gpus, of --global-batch-size and of --cluster, without --train-tokens"
 _SEVERAL_JOBS = "several jobs: give several --num-gpus, --global-batch-size or --cluster, without --train-tokens"
 _TRAINING_RUN = "a training run: give its tokens too, as in --train-tokens 15T"
-_FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed")  # that have launch files, the default first
 
 
 @command(
@@ -128,11 +128,11 @@ def best(values: Values) -> None:
         raise InputError("--num-gpus: a number of GPUs is wanted, as in 512; --train-tokens alone chooses some")
     launcher, framework = None, values["framework"]
     if values["launch"] is not None:
-        launcher = _FRAMEWORKS[0] if framework is None else framework
-        if launcher not in _FRAMEWORKS:
+        launcher = LAUNCHED[0] if framework is None else framework
+        if launcher not in LAUNCHED:
             raise InputError(
                 f"--launch: framework {framework!r} has no launch files; leave out --launch, or --framework for "
-                f"Megatron-LM's plans; dsx launch writes a plan for {', '.join(_FRAMEWORKS)}"
+                f"Megatron-LM's plans; dsx launch writes a plan for {', '.join(LAUNCHED)}"
             )
     sizes = {"num_gpus": num_gpus[0] if num_gpus else 1, "global_batch_size": batches[0]}
     jobs = [values.job(cluster=cluster, **sizes) for cluster in clusters]
@@ -246,7 +246,7 @@ def why(values: Values) -> "Answer":
         "The plan, as in tp=8 pp=64 dp=32; or a result folder with --candidate, and, " + _ROW_HELP,
     ),
     candidate=CommandOption("A candidate id of DIR.", "ID"),
-    framework=CommandOption(f"What runs the plan: {', '.join(_FRAMEWORKS)}.", default=_FRAMEWORKS[0]),
+    framework=CommandOption(f"What runs the plan: {', '.join(LAUNCHED)}.", default=LAUNCHED[0]),
     out=replace(OUTPUT.at("DIR", "Folder for the files [default: they are printed]."), type=str),
     operator_times=ABSENT,
     hardware=ABSENT,

@@ -11,6 +11,7 @@ from dsx import __version__
 from dsx.config.search_path import shown
 from dsx.errors import InputError, StoreError, UnknownNameError, file_path, one_text, wrong
 from dsx.files import write_whole
+from dsx.launching import LAUNCHED
 from dsx.launching.architecture import architecture_of
 from dsx.launching.hosts import host_variables
 from dsx.launching.request import SCRIPT, Framework, Request, run_of
@@ -28,7 +29,7 @@ from dsx.verbs.job import Job, checked
 from dsx.verbs.plan import PlanLike, Row
 from dsx.verbs.result_row import Hardware, row_of
 
-DEFAULT_FRAMEWORK = "megatron"
+DEFAULT_FRAMEWORK = LAUNCHED[0]
 _READABLE = 0o444
 _BY = "Written by dsx"  # in each file
 

@@ -1,7 +1,12 @@
 """The flags of a plan as lines for a shell."""
 
+from dsx.launching import LAUNCHED
 from dsx.launching.request import LaunchSettings, Option
-from dsx.launching.writers import launch_text
+from dsx.launching.writers import FRAMEWORKS, launch_text
+
+
+def test_every_framework_that_is_offered_has_a_writer():
+    assert (*FRAMEWORKS,) == LAUNCHED
 
 
 def test_no_line_is_wider_than_a_hundred_columns():

@@ -169,15 +169,18 @@ def errors(schedule, send_s, count, chunked=False):
     return np.array(found)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
-def test_equal_stages_are_exact(name):
+@pytest.mark.parametrize(
+    "schedule", [one for one in SCHEDULES if one.exact and not one.by_waves], ids=lambda one: one.name
+)
+def test_equal_stages_are_exact(schedule):
     for num_stages, many in itertools.product((2, 3, 5, 16), MICROBATCHES):
-        assert error(BY_NAME[name], [1.0] * num_stages, num_stages, many) == pytest.approx(0, abs=1e-12)
+        assert error(schedule, [1.0] * num_stages, num_stages, many) == pytest.approx(0, abs=1e-12)
 
 
-def test_equal_chunks_are_exact():
+@pytest.mark.parametrize("schedule", [one for one in SCHEDULES if one.interleaved], ids=lambda one: one.name)
+def test_equal_chunks_are_exact(schedule):
     for num_stages, groups, chunks in itertools.product((2, 3, 8, 16), (1, 2, 5), (2, 3, 8)):
-        found = error(ONE_F_ONE_B, [1.0] * (num_stages * chunks), num_stages, groups * num_stages)
+        found = error(schedule, [1.0] * (num_stages * chunks), num_stages, groups * num_stages)
         assert found == pytest.approx(0, abs=1e-12)
 
 
