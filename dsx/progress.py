@@ -23,7 +23,7 @@ from typing import Any
 
 LINE_INTERVAL_S = 10.0
 _NOTEBOOK_INTERVAL_S = 0.5
-_LONG_S = 2.0  # after which somebody who waits would rather have a part of the answer
+_LONG_S = 1.0  # after which somebody who waits would rather have a part of the answer
 _LEAST_SHARE = 0.01  # of the total, from which on a bar has a length and the rest of the time is estimated
 
 # Told how much is done, of how much, and of what.
