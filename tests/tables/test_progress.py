@@ -177,7 +177,7 @@ def test_a_bar_moves_before_anything_is_counted_and_has_a_length_afterwards(monk
 
 
 def test_a_first_answer_of_long_work_is_shown(capsys, clock):
-    clock(1.0, 15.0)
+    clock(0.5, 15.0)
     early("a short search", since=0.0)
     early("a long one", since=0.0)
     early("of which somebody is told", since=0.0, watch=lambda *_: None)
