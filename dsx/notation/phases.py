@@ -24,7 +24,7 @@ class Phase:
     """Passes of a model in a step; `trained` has patterns (``*``, ``?``) of its weights.
 
     A weight is named as in its layer definition. The names of its block and of its layer may stand in front, as in
-    ``attention.wq`` or ``transformer.*.wq``.
+    ``self-attention.wqkv`` or ``transformer.*.wqkv``.
     """
 
     trained: tuple[str, ...] = ("*",)
