@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+OPTIMISED = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}  # the code of users, in processes of tests
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -40,10 +41,12 @@ def make_checkout(folder):
 
 
 def run(folder, command):
-    """Run a command line, with the environment active, and return its stdout."""
+    """Run a command line, with the environment active, and return its stdout.
+
+    It prices with the optimised code of users: documents price many plans.
+    """
     path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        command, shell=True, cwd=folder, capture_output=True, text=True, env=os.environ | {"PATH": path}
-    )
+    environment = os.environ | OPTIMISED | {"PATH": path}
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout

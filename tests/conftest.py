@@ -16,9 +16,12 @@ import shapes
 from dsx import records
 
 ROOT = Path(__file__).parent.parent
-# Compiling takes most of the time, and most tests run what they compile once: less optimised code takes a third of it.
-# `XLA_FLAGS= make test` runs the code of users.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+# Most tests run what they compile once: less optimised code takes less time. `JAX_DISABLE_MOST_OPTIMIZATIONS=0 make test`
+# runs the code of users, as tests that price many plans do (the fixture `optimised`).
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+_OPTIMISE_LITTLE = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
+jax.config.update("jax_disable_most_optimizations", _OPTIMISE_LITTLE)
 # What one test process compiles, the other processes and later runs need not: most of the time goes there.
 _COMPILED = ROOT / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
@@ -96,6 +99,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.fixture(scope="module")
+def optimised() -> Iterator[None]:
+    """Price with the optimised code of users, in this process and in those that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+        jax.clear_caches()
+        jax.config.update("jax_disable_most_optimizations", False)
+        yield
+        jax.clear_caches()
+        jax.config.update("jax_disable_most_optimizations", _OPTIMISE_LITTLE)
+
+
 @pytest.fixture(scope="session")
 def benchmark_script() -> Iterator[Callable[[str], ModuleType]]:
     """Import a script of benchmarks/ by its name."""
@@ -112,15 +127,18 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what a sample leaves out, and begin with the files that take longest.
+    """Mark what a sample leaves out, and begin with the files that take longest.
 
-    Otherwise one process would wait for them at the end.
+    ``sampled(n)`` leaves every n-th case to the quick tests, and the others to the slow ones; ``sampled(n, m)`` leaves
+    these every m-th of the others, and the rest to ``make fuzz``. Files that take longest begin, as otherwise one
+    process would wait for them at the end.
     """
     cases: Counter[str] = Counter()
     for item in items:
         if sampled := item.get_closest_marker("sampled"):
             test = item.nodeid.partition("[")[0]
-            if cases[test] % sampled.args[0]:
-                item.add_marker("slow")
+            quick, slow = (*sampled.args, 1)[:2]
+            if cases[test] % quick:
+                item.add_marker("fuzz" if cases[test] % slow else "slow")
             cases[test] += 1
     items.sort(key=lambda item: not any(name in item.nodeid for name in _LONGEST))

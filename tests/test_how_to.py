@@ -78,6 +78,7 @@ def cells(notebook):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")

@@ -1,10 +1,11 @@
 """Every command and every Python block of README.md and of the guide runs as printed, in a copy of the repository."""
 
+import os
 import subprocess
 import sys
 
 import pytest
-from checkout import ROOT, assert_shown, blocks, commands, make_checkout, run
+from checkout import OPTIMISED, ROOT, assert_shown, blocks, commands, make_checkout, run
 
 PAGES = {page.stem: blocks(page) for page in (ROOT / "README.md", ROOT / "docs" / "guide.md")}
 COMMANDS = {
@@ -38,7 +39,8 @@ def test_the_commands_and_the_python_run(checkout, page):
     # The python runs.
     for kind, snippet in PAGES[page]:
         if kind == "python":
-            done = subprocess.run([sys.executable, "-c", snippet], cwd=checkout, capture_output=True, text=True)
+            python = [sys.executable, "-c", snippet]
+            done = subprocess.run(python, cwd=checkout, env=os.environ | OPTIMISED, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     if page == "guide":
         assert (checkout / "results" / "front.png").stat().st_size > 10_000

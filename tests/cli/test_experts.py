@@ -70,9 +70,8 @@ def test_why_and_layer_say_what_experts_miss_and_who_holds_the_same(run):
     assert not any("not divided over" in line and line.startswith("experts.") for line in lines)
 
 
-@pytest.mark.slow
 def test_a_sweep_has_the_degrees_that_it_fixes(run):
-    done = run("sweep", "experts.yaml", "-o", "out", "--set", "sweep.fix.ep=[1, 8]", "--set", "sweep.limit.tp=<=4")
+    done = run("sweep", "experts.yaml", "-o", "out", *FEW, "--set", "sweep.fix.ep=[1, 8]")
     assert done.code == 0
     frame = dsx.load("out")
     assert set(frame["ep"]) == {1, 8}
@@ -84,13 +83,12 @@ def test_a_sweep_has_the_degrees_that_it_fixes(run):
     assert run("why", "out", int(row["candidate"])).code == 0
 
 
-@pytest.mark.slow
 def test_a_kept_plan_has_the_flags_of_its_experts_behind_dense_layers(run, folder):
     experts = "  - {kind: transformer, options: [rotary], ffn: experts, count: 4}"
     layers = "  - {kind: transformer, count: 1}\n" + experts.replace("4", "3")
     dense_first = MIXTURE.replace(experts, layers).replace("h: 8", "f: 2048, h: 8")
     (folder / "mixture.yaml").write_text(dense_first)
-    assert run("sweep", "experts.yaml", "-o", "out", "--set", "sweep.fix.ep=[2]").code == 0
+    assert run("sweep", "experts.yaml", "-o", "out", *FEW, "--set", "sweep.fix.ep=[2]").code == 0
     (plan,) = json.loads(run("show", "out", "--top", 1, "--json").out)["plans"]
     flags = plan["launch"]["megatron_lm"]["flags"]
     assert flags[flags.index("--expert-model-parallel-size") + 1] == "2"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkout import OPTIMISED
 from hypothesis import given
 from hypothesis import strategies as st
 from laws.spaces import SYSTEM, assert_rows_equal, hardware, on, problem_of
@@ -145,9 +146,9 @@ for rows, counts in others:
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
-    """As it is compiled for users: the code of other tests is not optimized, and rounds one or three points apart."""
+    """As it is compiled for users: the code of other tests is optimised little, and rounds one or three points apart."""
     paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": paths}
+    environment = os.environ | OPTIMISED | {"PYTHONPATH": paths}
     subprocess.run([sys.executable, "-c", SAME_BYTES, precision], env=environment, check=True)
 
 
