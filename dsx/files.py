@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+MANIFEST = "manifest.json"  # in a result set, and in a folder of traces: what the other files are
 PARTIAL = ".partial"  # suffix of a temporary name
 _LEFT = re.compile(r"\.[0-9a-f]{16}\.partial")
 _NEW_S = 2.0  # after which a file that is written is held by its writer

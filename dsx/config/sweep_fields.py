@@ -12,7 +12,7 @@ both.
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol, TypeVar, get_args
 
@@ -201,6 +201,7 @@ class Columns:
     named: tuple[str, ...] = ()  # candidate columns of names: strategy
     point: tuple[str, ...] = ("cluster",)  # columns of the hardware point: the cluster, and the fields of what_if
     intervals: tuple[str, ...] = ()  # bounds of costs, computed for kept rows alone, so no objective
+    larger: frozenset[str] = frozenset()  # costs that are better when larger
     # From a name that is no column, and the columns that could be meant, to advice; "" if there is none.
     nearest: Callable[[str, Iterable[str]], str] = did_you_mean
 
@@ -267,7 +268,14 @@ def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
     if name not in numbers:
         what = f"{name!r} holds names, not numbers" if name in columns.named else f"unknown column {name!r}"
         raise ValueError(f"{what}{columns.nearest(name, numbers)}")
+    check_direction(written, columns.larger)
     return written
+
+
+def check_direction(objective: str, larger: Collection[str]) -> None:
+    """Raise ValueError for an objective that minimises one of the columns that are better when larger."""
+    if objective in larger:
+        raise ValueError(f"the smallest {objective!r} is the worst; write '-{objective}' to maximise it")
 
 
 def _least_cost(name: str, info: ValidationInfo[Columns | None]) -> str:

@@ -41,6 +41,7 @@ from dsx.config.sweep_fields import (
     Objective,
     ResultColumn,
     Sizes,
+    check_direction,
     contradiction,
     listed,
 )
@@ -148,10 +149,12 @@ class PlotSpec(Spec):
     @field_validator("x", "y")
     @classmethod
     def _only_a_front_has_objectives(
-        cls, names: list[str] | str | None, info: ValidationInfo
+        cls, names: list[str] | str | None, info: ValidationInfo[Columns | None]
     ) -> list[str] | str | None:
         for name in listed(names) or ():
-            if name.startswith("-") and info.data.get("kind", "front") != "front":
+            if info.data.get("kind", "front") == "front":
+                check_direction(name, info.context.larger if info.context else ())
+            elif name.startswith("-"):
                 raise ValueError(f"{name!r} is an objective, which only a front has; write {name[1:]!r}")
         return names
 

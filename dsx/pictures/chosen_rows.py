@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dsx.config.what_if import is_assumption, is_field, value_type
-from dsx.cost.context import StepCosts
 from dsx.errors import InputError
-from dsx.records import larger_is_better
 from dsx.results.frames import Conditions, Frame, column_of, matching, minimised, plain_plan, require, taken
+from dsx.results.set_columns import LARGER_IS_BETTER
 from dsx.text import DataFrame
 from dsx.units import parse_quantity
 
@@ -33,7 +32,6 @@ Value = float | str  # of a column
 
 GPUS = "num_gpus"
 PER_GPU = "tokens_per_s_per_gpu"
-LARGER_IS_BETTER = larger_is_better(StepCosts)
 
 _SETTINGS = ("cluster", GPUS, "global_batch_size", "sequence_length")
 _CAPACITY = "device.hbm_capacity"

@@ -83,7 +83,7 @@ def front(
 
     Args:
         df: a result set, or rows of one.
-        x, y: objectives, as for `pareto`: "mfu" is minimised, "-mfu" maximised.
+        x, y: objectives, as for `pareto`: "step_time_s" is minimised, "-mfu" maximised.
         ax: the axis to draw on; by default one of a new figure.
         by: a column; each of its values has its own marker on the front.
         baseline: the columns of a plan, {"tp": 8} or "tp=8 pp=16", of which the fastest row is marked; by default the

@@ -19,7 +19,6 @@ from dsx.errors import one_text
 from dsx.pictures import labels
 from dsx.pictures.axes import ABOVE, LEGEND_LINE, Axes, FigureLayout, Style, figure_of, finite, is_wide, label_picture
 from dsx.pictures.chosen_rows import (
-    LARGER_IS_BETTER,
     BestTable,
     Numbers,
     best_table,
@@ -28,6 +27,7 @@ from dsx.pictures.chosen_rows import (
     value_today,
 )
 from dsx.pictures.labels import named
+from dsx.results.set_columns import LARGER_IS_BETTER
 from dsx.text import DataFrame
 
 if TYPE_CHECKING:

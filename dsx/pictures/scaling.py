@@ -16,9 +16,10 @@ import numpy as np
 from dsx.errors import InputError, UnitError, UnknownNameError, one_text
 from dsx.pictures import axes, chosen_rows
 from dsx.pictures.axes import Axes, FigureLayout, Style, finite, is_wide
-from dsx.pictures.chosen_rows import GPUS, LARGER_IS_BETTER, PER_GPU, Numbers, Value
+from dsx.pictures.chosen_rows import GPUS, PER_GPU, Numbers, Value
 from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, best_over, job_text, named, unit_of, value_texts
 from dsx.results.frames import check_frame, column_list, require
+from dsx.results.set_columns import LARGER_IS_BETTER
 from dsx.text import DataFrame
 from dsx.units import Dimension, parse_quantity
 

@@ -27,12 +27,11 @@ from typing import Annotated, BinaryIO
 from pydantic import AfterValidator, TypeAdapter
 
 from dsx.errors import StoreError
-from dsx.files import PARTIAL, OpenFolder
+from dsx.files import MANIFEST, PARTIAL, OpenFolder
 from dsx.results.plain_json import read
 
 Shard = tuple[int, int]  # (i, n): the i-th of n shards, counted from 1
 
-MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished"
 MERGED = "merged.parquet"
 REPLACED = "replaced.json"

@@ -27,9 +27,10 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from dsx.config.sweep_fields import check_direction
 from dsx.errors import InputError, SpecError, UnknownNameError, did_you_mean, one_text, texts, wrong
 from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
-from dsx.results.set_columns import COLUMNS
+from dsx.results.set_columns import COLUMNS, LARGER_IS_BETTER
 from dsx.search.ranking import front
 from dsx.text import DataFrame, printable
 from dsx.units import Dimension, format_quantity, parse_number, parse_quantity
@@ -157,8 +158,8 @@ def pareto(df: DataFrame, *objectives: str | Sequence[str]) -> DataFrame:
 
     Each objective is a numeric column to be minimised, or, as "-mfu", maximised; a list of them may be given too.
     `df.attrs` are kept.
-    Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers, or for what is no
-    DataFrame.
+    Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers, one to be
+    minimised that is better when larger, or for what is no DataFrame.
     """
     names = [name for objective in objectives for name in column_list("objectives", objective)]
     if not names:
@@ -180,6 +181,10 @@ def column_of(objective: str) -> str:
 
 def minimised(df: DataFrame, objective: str) -> NDArray[np.float64]:
     """Return the values of an objective, negated if it is maximised; raises what `pareto` raises."""
+    try:
+        check_direction(objective, LARGER_IS_BETTER)
+    except ValueError as error:
+        raise InputError(str(error)) from error
     values = require(df, column_of(objective))
     if values.dtype.kind not in "iuf" or column_of(objective) in _NO_QUANTITIES:
         raise InputError(f"{column_of(objective)!r} cannot be an objective: it does not hold quantities")

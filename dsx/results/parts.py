@@ -138,7 +138,7 @@ def read(
 ) -> pa.Table:
     """Return the columns `names` of a part, or of one `group`; StoreError if the file is not as in its manifest."""
     path = folder / part.file
-    cure = f"delete it and run the sweep again with -o {disk.home(folder)}"
+    cure = f"run the sweep again with -o {disk.home(folder)}, which prices every candidate anew"
     try:
         # Not `read_table`: it turns folders named like `num_gpus=1024` into columns.
         with disk.open_file(path) as raw, pq.ParquetFile(raw) as file:
@@ -152,9 +152,9 @@ def read(
     except FileNotFoundError:
         raise StoreError(f"{path} is missing; {cure}") from None
     except StoreError as error:
-        raise StoreError(f"{path} {error}, unlike its manifest; {cure}") from None
+        raise StoreError(f"{path} {error}, unlike its manifest; delete it and {cure}") from None
     except _UNREADABLE as error:
-        raise StoreError(f"{path} cannot be read ({error}); {cure}") from error
+        raise StoreError(f"{path} cannot be read ({error}); delete it and {cure}") from error
     # Parts differ in the counts that their schema carries, foreign ones in whether a column may lack values.
     table = table.select(names)
     return pa.table(table.columns, schema=pa.schema([field.with_nullable(False) for field in table.schema]))

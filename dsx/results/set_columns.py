@@ -72,12 +72,15 @@ _COSTS = (
 # A layer layout as text: pandas can group and compare it, and Parquet writes it once for all rows that share it.
 CUT = Column(LAYOUT, "", "layers of each pipeline stage, first to last; embedding and head are a layer each", "text")
 
+LARGER_IS_BETTER = records.larger_is_better(StepCosts)
+
 # The columns that a sweep may mention, besides those of its own hardware.
 MENTIONED = Columns(
     tuple(PLAN_COLUMNS),
     tuple(StepCosts.__dataclass_fields__),
     NAMED,
     intervals=tuple(StepInterval.__dataclass_fields__),
+    larger=LARGER_IS_BETTER,
     nearest=nearest_column,
 )
 

@@ -18,13 +18,14 @@ import pyarrow as pa
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.errors import StoreError, UnknownNameError, file_path, texts
+from dsx.files import MANIFEST
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.plans.plan import Plan
 from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES
 from dsx.results import folder as disk
 from dsx.results import manifest as manifests
 from dsx.results import parts as parts_on_disk
-from dsx.results.folder import MANIFEST, UNFINISHED, part_name
+from dsx.results.folder import UNFINISHED, part_name
 from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest, StoredPart
 from dsx.results.set_columns import CUT

@@ -21,11 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from dsx.errors import IncompleteSweep, StoreError
+from dsx.files import MANIFEST
 from dsx.results import folder as disk
 from dsx.results import locks
 from dsx.results import manifest as manifests
 from dsx.results import parts as parts_on_disk
-from dsx.results.folder import MANIFEST, MERGED, UNFINISHED, Shard, part_name, part_number
+from dsx.results.folder import MERGED, UNFINISHED, Shard, part_name, part_number
 from dsx.results.manifest import Counts, Manifest, StoredPart, differences
 from dsx.results.parts import spec_hash_of
 from dsx.results.sets import frame, stated

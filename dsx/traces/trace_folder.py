@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dsx.errors import TraceError, wrong
+from dsx.files import MANIFEST
 from dsx.traces.columns import RankTrace
 from dsx.traces.read import read_trace
 
 GROUPS = "comm_groups.json"
-MANIFEST = "manifest.json"
 WORLD = ("", "0")  # names of the process group of all ranks
 
 _TRACE_FILE = re.compile(r"(.+)\.([0-9]+)\.et")

@@ -16,12 +16,12 @@ import numpy as np
 
 import dsx
 from dsx.errors import InputError, StoreError
-from dsx.files import OpenFolder
+from dsx.files import MANIFEST, OpenFolder
 from dsx.progress import remark
 from dsx.traces.durations import Machine, NodeDurations, rank_groups, rank_values
 from dsx.traces.stage_file import RankValues, StageEncoder, metadata
 from dsx.traces.stage_items import StageBuilder, whole_order
-from dsx.traces.trace_folder import GROUPS, MANIFEST
+from dsx.traces.trace_folder import GROUPS
 from dsx.traces.traced_plan import TracedPlan
 from dsx.units import counted, format_quantity
 

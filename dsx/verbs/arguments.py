@@ -18,7 +18,7 @@ from dsx.config.documents import Plain, whole_characters
 from dsx.config.load import Assignment
 from dsx.config.search_path import shown
 from dsx.errors import InputError, SpecError, StoreError, file_path, function, wrong
-from dsx.files import write_whole
+from dsx.files import MANIFEST, write_whole
 from dsx.progress import Watch
 from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_size, parse_total
 
@@ -28,16 +28,20 @@ def optional_path(name: str, path: object) -> Path | None:
     return None if path is None else file_path(name, path)
 
 
-def output_file(name: str, path: object, read: Iterable[Path], option: str = "-o") -> Path | None:
+def output_file(name: str, path: object, read: Iterable[Path], option: str = "-o", suffix: str = "") -> Path | None:
     """Return the argument called `name` as a file that can be written, or None; errors as of `check_output_file`."""
     output = optional_path(name, path)
     if output is not None:
-        check_output_file(output, read, option)
+        check_output_file(output, read, option, suffix)
     return output
 
 
-def check_output_file(output: Path, read: Iterable[Path], option: str = "-o") -> None:
-    """Raise StoreError if the `output` of an option cannot be written, or if it is one of the input files `read`."""
+def check_output_file(output: Path, read: Iterable[Path], option: str = "-o", suffix: str = "") -> None:
+    """Raise StoreError if the `output` of an option cannot be written, or would destroy what is no such output.
+
+    That is one of the input files `read`, the manifest of a result set or of traces, and with a `suffix` (".csv") a
+    file of another one.
+    """
     folder, fault = output.absolute().parent, ""
     if not folder.is_dir():
         fault = f"{shown(output.parent)} is no folder; make it, or choose another file"
@@ -47,6 +51,10 @@ def check_output_file(output: Path, read: Iterable[Path], option: str = "-o") ->
         fault = "may not be written; choose another file"
     elif any(output.exists() and file.exists() and output.samefile(file) for file in read):
         fault = "is read by this command; choose another file"
+    elif output.is_file() and output.name == MANIFEST:
+        fault = "is the manifest of a folder that dsx wrote; choose another file"
+    elif output.is_file() and suffix and output.suffix.lower() != suffix:
+        fault = f"is there, and is no {suffix} file; choose another one"
     if fault:
         raise StoreError(f"{option} {shown(output)}: {fault}")
 

@@ -16,6 +16,7 @@ from dsx.pricing.measured_share import coverage, kernels_to_measure
 from dsx.pricing.one_plan import PricedPlan as Priced
 from dsx.pricing.one_plan import operator_costs
 from dsx.pricing.problem import Problem
+from dsx.tables.format import whole_plan_text
 from dsx.tables.job import job_text, step_text
 from dsx.tables.plans import extrapolated_text, margin_text, placement_text, plans_frame
 from dsx.tables.terms import (
@@ -131,7 +132,7 @@ class Evaluation(Answer):
         strategy = printable(self.problem.strategies[0])
         filled = " ".join(f"{name}={share}" for name, share in self.priced.filled.items())
         lines = [
-            f"{job_text(self.problem, self.plan['num_gpus'])}, {strategy}: {self.plan.text}",
+            f"{job_text(self.problem, self.plan['num_gpus'])}, {strategy}: {whole_plan_text(self.plan)}",
             step_text(self.plan["global_batch_size"], self.plan["sequence_length"]),
             f"{filled} filled in rank order, {self.plan['order']}" if filled else "",
             counted_ends_text(self.plan, self.problem),

@@ -21,6 +21,7 @@ from dsx.plans.rules import DOMAIN_NOT_FILLED
 from dsx.plans.violations import HOST_MEMORY, MEMORY, for_plan
 from dsx.pricing.one_plan import price_plan
 from dsx.progress import remark, warn
+from dsx.tables.format import whole_plan_text
 from dsx.tables.job import job_text, step_text
 from dsx.text import Data, printable
 from dsx.verbs.answer import Answer, paragraphs
@@ -60,7 +61,8 @@ class LaunchFiles(Answer):
         names = [str(self.out / name) for name in self.files]
         words = " ".join([*self.needs, "bash", shlex.quote(names[0])])
         where = " on each node" if "NODE_RANK=0" in self.needs else ""
-        return "\n".join([f"{title}: wrote {' and '.join(names)}", *lost, f"start it{where} with: {words}"])
+        plan = f"the plan is {printable(self.plan['strategy'])}: {whole_plan_text(self.plan)}"
+        return "\n".join([f"{title}: wrote {' and '.join(names)}", plan, *lost, f"start it{where} with: {words}"])
 
 
 def launch(
@@ -129,7 +131,7 @@ def launch(
     request = Request(
         run=run_of(chosen, model, assumptions, cluster.device),
         shape=architecture_of(problem.model, assumptions),
-        title=f"{job_text(problem, chosen['num_gpus'])}, {printable(chosen['strategy'])}: {chosen.text}",
+        title=f"{job_text(problem, chosen['num_gpus'])}, {printable(chosen['strategy'])}: {whole_plan_text(chosen)}",
         domain=problem.nvs_size,
         host=None if "gpus" in cluster.node.assumed else cluster.node.gpus,
     )

@@ -93,7 +93,7 @@ def inspect(
     of traces that count bytes; StoreError if the timeline cannot be written.
     """
     opened = open_folder(file_path("folder", folder), element_bytes)
-    watch, output = watcher(watch), output_file("chrome", chrome, opened.files.values(), "--chrome")
+    watch, output = watcher(watch), output_file("chrome", chrome, opened.files.values(), "--chrome", ".json")
     with (
         nullcontext() if output is None else chrome_file(output) as write,
         progress(len(opened.files), "inspect", watch) as advance,

@@ -143,7 +143,7 @@ def replay(
     stands_for = _stands_for(opened)
     used = opened.only(stands_for) if stands_for else opened
     factors = slow_ranks(slow, used.files)
-    output = output_file("chrome", chrome, opened.files.values(), "--chrome")
+    output = output_file("chrome", chrome, opened.files.values(), "--chrome", ".json")
     overrides = split_overrides(assignments("set", set))
     if overrides["model"]:
         raise SpecError("--set model: a trace has its model; write it again with another one")

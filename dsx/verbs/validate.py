@@ -119,7 +119,7 @@ def validate(
     Args:
         runs: a table of measured runs (CSV).
         assumptions: the assumption set.
-        out: write the times of all rows to this file, which is replaced.
+        out: write the times of all rows to this file; a .csv file is replaced.
         predict: a function that predicts in place of dsx, to compare it on the same runs.
 
     Raises RunTableError for a table that cannot be read or has no valid row; StoreError if `out` cannot be written.
@@ -128,7 +128,7 @@ def validate(
     function("predict", predict)
     if output is not None:
         read = files_of(str(assumptions)) if isinstance(assumptions, str | Path) else []
-        check_output_file(output, [path, *read])
+        check_output_file(output, [path, *read], suffix=".csv")
     assumed = load_assumptions(assumptions)
     measured = read_runs(path)
     run_setups = setups(measured)

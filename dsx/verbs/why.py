@@ -73,7 +73,9 @@ class Explanation(Evaluation):
         other = f"{not_run} " if not_run else ""
         all_run = self.framework.unlimited or "strategy" in self.not_run
         runs = "" if all_run else f" that {printable(self.framework.name)} runs"
-        searched = f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{runs}"
+        cuts = "optimal" if self.problem.optimal_cuts else "even"
+        of = f"of this job with strategy {printable(self.problem.strategies[0])} and {cuts} cuts"
+        searched = f"{counted(self.counts.candidates, 'candidate')} {of}{runs}"
         margin = f", with a memory margin of {spec.memory_margin:.2g}" if spec.memory_margin else ""
         within = f"{searched}{margin}{',' if margin else ''}"
         if fastest is None:
@@ -93,7 +95,8 @@ class Explanation(Evaluation):
         resolution = ""
         if spec.resolution is not None and 1 + _SAME < ratio <= 1 + spec.resolution:
             resolution = f" That is within {100 * spec.resolution:.2g} %, the resolution of the measurements."
-        return f"{takes}; this plan takes {longer}.{resolution}\n\n{comparison_text(costs, fastest)}"
+        more = "dsx best searches all strategies and cuts."
+        return f"{takes}; this plan takes {longer}.{resolution} {more}\n\n{comparison_text(costs, fastest)}"
 
 
 def why(

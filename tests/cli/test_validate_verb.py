@@ -186,12 +186,16 @@ def test_tables_of_impossible_rows_are_errors_and_the_others_are_priced(tmp_path
         ("run.csv", "default", None, SpecError, "is not a file; did you mean 'runs.csv'?"),
         ("runs.csv", "default", "runs.csv", StoreError, "-o runs.csv: is read by this command"),
         ("runs.csv", "mine.yaml", "mine.yaml", StoreError, "-o mine.yaml: is read by this command"),
+        ("runs.csv", "default", "sweep.yaml", StoreError, "-o sweep.yaml: is there, and is no .csv file; choose another"),
+        ("runs.csv", "default", "manifest.json", StoreError, "is the manifest of a folder that dsx wrote; choose"),
         ("runs.csv", "default", "none/rows.csv", StoreError, "-o none/rows.csv: none is no folder; make it, or choose"),
         ("runs.csv", "default", "folder", StoreError, "-o folder: is a folder; name a file in it"),
     ],
 )
 def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, name, assumptions, output, error, says):
     (tmp_path / "mine.yaml").write_text("extends: default\nname: mine\n")
+    for other in ("sweep.yaml", "manifest.json"):
+        (tmp_path / other).write_text("{}")
     (tmp_path / "folder").mkdir()
     before = table.read_bytes()
 

@@ -7,6 +7,7 @@ COLUMNS = Columns(
     ("num_gpus", "global_batch_size", "sequence_length", "strategy", "tp", "pp", "recompute"),
     ("step_time_s", "peak_bytes", "mfu", "training_days", "gpu_hours", "cost_usd"),
     named=("strategy", "recompute"),
+    larger=frozenset({"mfu"}),
 )
 LEAST = {"model": "gpt3-1t", "cluster": "b200-nvs8", "num_gpus": 1024, "global_batch_size": 4096}
 

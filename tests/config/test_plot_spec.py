@@ -80,6 +80,7 @@ def test_what_was_written_reads_as_the_same(plot):
         ({"kind": "front", "y": "-mfuu"}, "plot.y: unknown column 'mfuu'; did you mean 'mfu'?"),
         ({"kind": "scaling", "by": "clutser"}, "plot.by: unknown column 'clutser'; did you mean 'cluster'?"),
         ({"kind": "heatmap", "value": "-mfu"}, "plot.value: unknown column '-mfu'; did you mean 'mfu'?"),
+        ({"kind": "front", "y": "mfu"}, "plot.y: the smallest 'mfu' is the worst; write '-mfu' to maximise it"),
         ({"kind": "heatmap", "y": "-mfu"}, "plot.y: '-mfu' is an objective, which only a front has; write 'mfu'"),
         (
             {"kind": "heatmap", "x": "device.hbm_bandwidth"},

@@ -211,6 +211,7 @@ def test_a_misspelt_path_names_the_whole_path_that_is_meant(path, meant):
         ({"keep": {"pareto": []}}, "keep.pareto: has no entries, but at least 1 is needed"),
         ({"keep": {"pareto": ["step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),
         ({"keep": {"pareto": ["-step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),
+        ({"keep": {"pareto": ["mfu"]}}, "keep.pareto.0: the smallest 'mfu' is the worst; write '-mfu' to maximise it"),
         ({"keep": {"pareto": ["strategy"]}}, "keep.pareto.0: 'strategy' holds names, not numbers"),
         ({"keep": {"pareto": ["-training_days"]}}, "keep: training_days can be an objective only if the sweep states"),
         (

@@ -90,8 +90,8 @@ def test_fronts(df):
     assert list(dsx.pareto(df, "-mfu", "peak_bytes").index) == [15, 12, 13, 10]
     # Nothing on the front.
     assert len(dsx.pareto(df, "training_days")) == 0
-    assert len(dsx.pareto(df[df["reject"] == 1], "mfu")) == 0
-    assert list(dsx.pareto(df.iloc[:0], "mfu", "step_time_s", "peak_bytes").columns) == list(df.columns)
+    assert len(dsx.pareto(df[df["reject"] == 1], "-mfu")) == 0
+    assert list(dsx.pareto(df.iloc[:0], "-mfu", "step_time_s", "peak_bytes").columns) == list(df.columns)
     # What is no objective.
     with pytest.raises(UnknownNameError, match="unknown column 'mfv'; did you mean 'mfu'"):
         dsx.pareto(df, "-mfv")
@@ -100,7 +100,9 @@ def test_fronts(df):
     with pytest.raises(InputError, match="needs an objective"):
         dsx.pareto(df)
     with pytest.raises(UnknownNameError, match="unknown column 'reject'"):
-        dsx.pareto(df.drop(columns="reject"), "mfu")
+        dsx.pareto(df.drop(columns="reject"), "-mfu")
+    with pytest.raises(InputError, match="the smallest 'mfu' is the worst; write '-mfu' to maximise it"):
+        dsx.pareto(df, "step_time_s", "mfu")
 
 
 def test_the_front_and_the_knee_of_a_stored_set(stored):

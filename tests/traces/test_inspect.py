@@ -149,6 +149,13 @@ def test_a_timeline_needs_durations_and_a_place(folder, tmp_path):
         inspect(folder, chrome=folder / "trace.0.et")
     with pytest.raises(StoreError, match="is no folder"):
         inspect(folder, chrome=tmp_path / "nowhere" / "t.json")
+    # What is no timeline stays.
+    (tmp_path / "sweep.yaml").write_text("model: mine")
+    (tmp_path / "manifest.json").write_text("{}")
+    for name, why in (("sweep.yaml", "is no .json file"), ("manifest.json", "is the manifest of a folder")):
+        with pytest.raises(StoreError, match=why):
+            inspect(folder, chrome=tmp_path / name)
+    assert (tmp_path / "sweep.yaml").read_text() == "model: mine"
 
 
 def test_progress_is_told_and_arguments_are_checked(folder):
