@@ -16,8 +16,8 @@ import shapes
 from dsx import records
 
 ROOT = Path(__file__).parent.parent
-# Most tests run what they compile once: less optimised code takes less time. `JAX_DISABLE_MOST_OPTIMIZATIONS=0 make test`
-# runs the code of users, as tests that price many plans do (the fixture `optimised`).
+# Most tests run what they compile once: less optimised code takes less time. Tests that price many plans run the code
+# of users (the fixture `optimised`); `JAX_DISABLE_MOST_OPTIMIZATIONS=0 make test` does so in all.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 _OPTIMISE_LITTLE = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"

@@ -38,6 +38,7 @@ def test_errors_with_parts_of_their_own_are_bounded_too(error):
 def test_nearest_names():
     assert did_you_mean("TP", ["pp", "tp2", "tp"]) == "; did you mean 'tp'?"
     assert nearest_names("F", ["e", "f"], cutoff=0.5) == ["f"]
+    assert did_you_mean("device.hbm", ["device.name", "device.hbm_capacity"]) == "; did you mean 'device.hbm_capacity'?"
     # Long names and long lists are not compared.
     begun = time.perf_counter()
     assert did_you_mean("ab" * 50_000, ["ba" * 50_000]) == ""

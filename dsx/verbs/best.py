@@ -446,7 +446,7 @@ def best(
     partition: Literal["any", "even", "optimal"] = ANY,
     memory_margin: float | None = None,
     train_tokens: float | str | None = None,
-    time_limit: float | str | None = None,
+    time_limit: str | None = None,
     watch: Watch | None = None,
 ) -> BestPlans:
     """Price every plan that a framework runs; find the fastest.

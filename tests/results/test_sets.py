@@ -151,7 +151,9 @@ def test_an_unfinished_run(tmp_path, begun, rows, counts):
 )
 def test_broken_parts(stored, spoil, says):
     spoil(stored / "part-00001.parquet")
-    with pytest.raises(StoreError, match=f"part-00001.parquet {says}.*run the sweep again with -o {stored}, which prices every"):
+    with pytest.raises(
+        StoreError, match=f"part-00001.parquet {says}.*run the sweep again with -o {stored}, which prices every"
+    ):
         store.load(stored)
 
 
