@@ -129,16 +129,16 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what a sample leaves out, and begin with the files that take longest.
 
-    ``sampled(n)`` leaves every n-th case to the quick tests, and the others to the slow ones; ``sampled(n, m)`` leaves
-    these every m-th of the others, and the rest to ``make fuzz``. Files that take longest begin, as otherwise one
-    process would wait for them at the end.
+    Of the cases of a test, ``sampled(n)`` leaves every n-th to the quick tests, none if n is 0, and the others to the
+    slow ones; ``sampled(n, m)`` leaves every m-th of the others to these, and the rest to ``make fuzz``. Files that
+    take longest begin, as otherwise one process would wait for them at the end.
     """
     cases: Counter[str] = Counter()
     for item in items:
         if sampled := item.get_closest_marker("sampled"):
             test = item.nodeid.partition("[")[0]
             quick, slow = (*sampled.args, 1)[:2]
-            if cases[test] % quick:
+            if not quick or cases[test] % quick:
                 item.add_marker("fuzz" if cases[test] % slow else "slow")
             cases[test] += 1
     items.sort(key=lambda item: not any(name in item.nodeid for name in _LONGEST))

@@ -90,9 +90,9 @@ def test_the_best_is_never_slower_than_ranks_in_order_or_on_smaller_domains():
 
 @pytest.mark.slow
 def test_the_best_is_never_slower_than_ranks_in_order_of_any_job():
-    legal, uneven = check_best(JOBS, 50)
-    assert legal > 1500
-    assert uneven > 300
+    legal, uneven = check_best(JOBS[::2], 50)
+    assert legal > 700
+    assert uneven > 150
 
 
 def check_larger_domains(jobs):

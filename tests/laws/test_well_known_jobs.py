@@ -16,11 +16,16 @@ from dsx.layer_table.solver import solve
 from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 
-PLANS = ("fastest", "simplest", "leanest")
-ROLES = pytest.mark.parametrize("role", PLANS)
+LARGE = 1024  # GPUs
+# Traces of the other plans of large jobs have many more microbatches and stages.
+PLANS = [
+    pytest.param(job, role, marks=pytest.mark.fuzz if job.num_gpus > LARGE and role != "fastest" else pytest.mark.slow)
+    for job in JOBS
+    for role in ("fastest", "simplest", "leanest")
+]
 
 
-@pytest.fixture(scope="module", params=JOBS, ids=str)
+@pytest.fixture(scope="module")
 def asked(request):
     """A job and its answer."""
     log = logging.getLogger("dsx")
@@ -36,8 +41,7 @@ def largest_difference(plan):
     return 0.05 if coarse else 0.03
 
 
-@pytest.mark.slow
-@ROLES
+@pytest.mark.parametrize(("asked", "role"), PLANS, indirect=["asked"], ids=str, scope="module")
 def test_a_plan_takes_as_long_and_holds_as_much_as_its_replay(asked, role, tmp_path):
     _, answer = asked
     chosen = answer.to_data()[role]
