@@ -138,15 +138,15 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def nearest_names(name: str, names: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
     """Return up to `most` of `names` whose similarity to `name` is at least `cutoff` (of 1), the nearest first.
 
-    A name in another case is the nearest, then a dotted path that ends in it, then one of which it is the first words,
-    however long. Very long names, and the rest of a very long list, are not compared.
+    A name in another case is the nearest, then a dotted path that ends in it, then one whose beginning it is, however
+    long. Very long names, and the rest of a very long list, are not compared.
     """
     if len(name) > _LONGEST_NAME:
         return []
     compared = [other for other in islice(names, _MOST_NAMES) if len(other) <= _LONGEST_NAME]
     in_other_case = [other for other in compared if other != name and other.casefold() == name.casefold()]
     ending = [other for other in compared if other.endswith(f".{name}")] if name not in compared else []
-    beginning = [other for other in compared if name and other.startswith((f"{name}_", f"{name}-", f"{name}."))]
+    beginning = [other for other in compared if "." in name and other.startswith(f"{name}_")]
     near = difflib.get_close_matches(name, compared, n=most, cutoff=cutoff)
     return [*dict.fromkeys([*in_other_case, *ending, *beginning, *near])][:most]
 

@@ -39,7 +39,7 @@ def swept_all(request):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--set", "sweep.keep={pareto: [goodput, mfu]}"), "states no failures: give --set cluster.failures='{mtbf:"),
+        (("--set", "sweep.keep={pareto: [-goodput, -mfu]}"), "states no failures: give --set cluster.failures='{mtbf:"),
         (
             (*TOKENS, "--set", "sweep.keep={top: 1, objective: energy_kwh}", "--set", "sweep.cluster=tpu-v5p"),
             "cluster 'tpu-v5p' states no power of its device: give --set cluster.device.power='700 W'",

@@ -243,7 +243,7 @@ def test_pareto(run, swept, tmp_path):
     people = run("pareto", swept, "--objective", "num_gpus", "--objective", "-mfu", "--plot", tmp_path / "a.svg")
     assert people.err == f"dsx: wrote {tmp_path / 'a.svg'}\n"
     assert people.out.splitlines()[0].split() == ["num_gpus", "mfu", "global_batch_size", "strategy", "plan"]
-    three = run("pareto", swept, *("--objective", "mfu", "--objective", "pp", "--objective", "dp"))
+    three = run("pareto", swept, *("--objective", "-mfu", "--objective", "pp", "--objective", "dp"))
     assert three.code == 0
 
 

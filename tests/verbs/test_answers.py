@@ -111,7 +111,7 @@ def test_searches_without_a_plan_or_a_candidate_say_why(nothing, job):
     even = dsx.best(job, partition="even").frame
     assert list(nothing.frame.columns) == list(even.columns)
     assert nothing.frame.empty and nothing.frame.attrs == even.attrs
-    assert dsx.pareto(nothing.frame, "step_time_s", "mfu").empty
+    assert dsx.pareto(nothing.frame, "step_time_s", "-mfu").empty
     # A search without a candidate says why.
     none = dsx.best(job.replace(num_gpus=11, global_batch_size=3))
     assert none.counts.candidates == 0 and none.infeasible.startswith("no candidate")
