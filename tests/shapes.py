@@ -69,7 +69,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return compile(tree, path, "exec", dont_inherit=True)
 
 
-_CALLS = 32  # of a function in a test: more would find the same again
+_CALLS = 8  # of a function in a test: more would find the same again
 _checked: set[str] = set()  # packages
 _calls: Counter[Callable] = Counter()  # that were checked
 

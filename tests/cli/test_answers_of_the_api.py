@@ -114,6 +114,7 @@ def test_remarks_and_names_of_verbs(run, files, caplog, folder):
     assert run("list", "clusters").out.split() == dsx.names("clusters")
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_as_by_their_verb(run, swept, tmp_path):
     by_verb, by_function = tmp_path / "verb.png", tmp_path / "function.png"
     assert run("plot", swept, "--kind", "breakdown", "--x", "strategy", "-o", by_verb).code == 0

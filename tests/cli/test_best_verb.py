@@ -33,6 +33,7 @@ def test_flags_can_be_pasted(run, folder):
 NATIVE = ("--set", "assumptions.cross_entropy_bytes=8")
 
 
+@pytest.mark.slow
 def test_flags_and_schedules_are_of_each_plan(run, folder):
     plans = json.loads(
         run("best", *JOB, "--json", "--strategy", "2d", "--framework", "any", "--top", 40, *NATIVE, *FEW_EVEN).out

@@ -70,6 +70,7 @@ def test_why_and_layer_say_what_experts_miss_and_who_holds_the_same(run):
     assert not any("not divided over" in line and line.startswith("experts.") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_degrees_that_it_fixes(run):
     done = run("sweep", "experts.yaml", "-o", "out", *FEW, "--set", "sweep.fix.ep=[1, 8]")
     assert done.code == 0
@@ -83,6 +84,7 @@ def test_a_sweep_has_the_degrees_that_it_fixes(run):
     assert run("why", "out", int(row["candidate"])).code == 0
 
 
+@pytest.mark.slow
 def test_a_kept_plan_has_the_flags_of_its_experts_behind_dense_layers(run, folder):
     experts = "  - {kind: transformer, options: [rotary], ffn: experts, count: 4}"
     layers = "  - {kind: transformer, count: 1}\n" + experts.replace("4", "3")

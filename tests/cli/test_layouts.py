@@ -90,6 +90,7 @@ def test_layouts_of_a_result_set(run, place, model):
         check(model, plan, step_time_s, layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SOME)
 def test_layouts_of_a_search(run, place, model):
     job = (*JOB, "--model", f"{model}.yaml")

@@ -101,6 +101,7 @@ def test_swept_beside_the_others_from_their_own_folder(run, mine):
     assert json.loads(why.out)["plan"]["strategy"] == "megatron"
 
 
+@pytest.mark.slow
 def test_found_by_name_on_the_path(run, on_path):
     assert "megatron" in run("list", "strategies").out.split()
     assert {"wide", "parallel-mlp"} <= set(run("list", "layers").out.split())

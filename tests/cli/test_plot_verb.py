@@ -158,6 +158,7 @@ def test_the_sweep_says_what_to_draw_and_options_override_it(run, asking, tmp_pa
     assert (other.get_xlabel(), other.get_ylabel()) == ("number of GPUs", "tokens/s/GPU")
 
 
+@pytest.mark.slow
 def test_a_front_of_several_jobs_and_sets_in_which_nothing_fits(run, silent, tmp_path, drawn, df):
     done = run("plot", silent, "--kind", "front", "-o", tmp_path / "a.svg")
     best = df[df["reject"] == 0].nsmallest(1, "step_time_s").iloc[0]

@@ -94,6 +94,7 @@ def test_a_full_disk_behind_stdout(unbuffered):
     assert done.stderr == "dsx: error: cannot write to stdout: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_no_colour_and_no_bar_without_a_terminal(folder):
     done = start(
         "sweep",

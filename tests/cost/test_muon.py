@@ -132,6 +132,7 @@ def test_offloaded_state_is_updated_on_the_host_but_orthogonalised_on_the_gpu():
     assert 0.8 * steps < more < steps
 
 
+@pytest.mark.slow
 def test_layers_are_priced_alike_however_many_keys(monkeypatch):
     """Compiled and on NumPy."""
     problem = priced("tp=2 dp=4 ep=4", 8).problem

@@ -81,7 +81,7 @@ def test_every_plan_in_a_box_has_flags_that_lose_nothing(body, seed):
     assert found > 200
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("body", BODIES)
 def test_flags_lose_something_of_every_plan_in_no_box(body, seed):

@@ -58,6 +58,7 @@ def test_plans_of_published_models_can_be_launched(framework, model, cluster, nu
         assert dsx.launch(job, plan, framework=framework).files
 
 
+@pytest.mark.slow
 def test_torchtitan_divides_sequences_into_equal_parts():
     job = dsx.Job(DENSE, "h100-nvs8", 16, 16, sequence_length=32_772)  # 4 * 8193
     for strategy, plan, not_run in [
@@ -80,6 +81,7 @@ def test_torchtitan_divides_sequences_into_equal_parts():
     assert of_sp and all(plan["tp"] * plan["cp"] in (2, 4) for plan in of_sp)
 
 
+@pytest.mark.slow
 def test_plans_that_a_framework_cannot_have():
     job = dsx.Job(DENSE, "h100-nvs8", 16, 32)
     whole, within_cp = "tp=2 dp=8 zero_stage=2 zero_replicas=8", "cp=2 dp=8 zero_stage=2 zero_replicas=8"

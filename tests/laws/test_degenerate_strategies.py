@@ -167,12 +167,13 @@ def test_rates_follow_from_the_step_time(assumptions):
 
 JOBS = (
     ("llama-3-8b", "h100-nvs8", 64, 256),
-    pytest.param("llama-3-70b", "h100-nvs8", 1024, 1024, marks=pytest.mark.slow),
-    pytest.param("llama-3-405b", "gb200-nvl72", 2304, 1152, marks=pytest.mark.slow),
-    pytest.param("mixtral-8x7b", "mi300x-xgmi8", 128, 256, marks=pytest.mark.slow),
+    ("llama-3-70b", "h100-nvs8", 1024, 1024),
+    ("llama-3-405b", "gb200-nvl72", 2304, 1152),
+    ("mixtral-8x7b", "mi300x-xgmi8", 128, 256),
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "cluster", "num_gpus", "batch"), JOBS)
 def test_the_leanest_needs_least_memory_and_the_simplest_costs_least(model, cluster, num_gpus, batch):
     found = dsx.best(dsx.Job(model, cluster, num_gpus, batch, 4096))

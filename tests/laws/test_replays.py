@@ -234,6 +234,7 @@ def test_a_head_as_long_as_its_stage_is_waited_for(schedule, tmp_path):
     assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan).step_time_s, rel=TOLERANCE["none"])
 
 
+@pytest.mark.slow
 def test_gathers_and_offloaded_inputs_of_replays(tmp_path):
     """Under ZeRO 3 the gradients of a layer of experts are as large as the weights of the two that are gathered."""
     few = {"model.layers.1.count": 8, "model.dimensions.v": 8000}

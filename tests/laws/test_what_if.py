@@ -70,6 +70,7 @@ def test_a_column_of_what_ifs_multiplies_the_rows():
                 assert (here["compute_s"] > alone["compute_s"]).any()
 
 
+@pytest.mark.slow
 def test_columns_multiply_and_more_memory_is_never_slower():
     capacities, bandwidths = (3e9, 6e9), (1e11, 2e11, 4e11)
     grid = tuple((one, other) for one in capacities for other in bandwidths)

@@ -114,6 +114,7 @@ def test_the_chains_are_not_all_easy():
     assert bounded > 3
 
 
+@pytest.mark.slow
 def test_memory_devices_and_widths_at_their_limits():
     for seed in range(40):
         chain, network, job, per_stage = random_case(seed, most_layers=7)

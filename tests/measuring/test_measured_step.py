@@ -14,6 +14,7 @@ def lenient():
         yield
 
 
+@pytest.mark.slow
 def test_the_step_trains(benchmark_script):
     jax_step = benchmark_script("jax_step")
     sizes = jax_step.Sizes(e=32, h=4, g=2, k=8, f=48, v=64, layers=1)

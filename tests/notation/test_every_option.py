@@ -151,6 +151,7 @@ def built(layer, options, name):
     return build_layer(definition(kind), strategy(name), STANDARD, lambda block, place: definition(block), known)
 
 
+@pytest.mark.slow
 @run(max_examples=60)
 @given(st.data(), st.sampled_from(LAYERS), st.sampled_from(STRATEGIES))
 def test_every_layer_builds_under_every_strategy_and_has_the_weights_of_its_options(data, layer, name):

@@ -129,7 +129,7 @@ def test_dimensions_of_replaced_layers_may_stay_and_unknown_ones_have_their_line
         dsx.parameters(file)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("assumptions", dsx.names("assumptions"))
 def test_a_packaged_model_may_state_what_an_assumption_set_does_not_count(assumptions):
     for model in dsx.names("models"):

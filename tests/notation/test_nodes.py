@@ -440,7 +440,7 @@ def there(nodes, values):
     return values
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @of_strategies
 def test_a_backward_reads_what_the_layer_keeps_of_its_forward(strategy):
     """And weights; a tensor also stands for its views, and for the part of it that a rank takes."""

@@ -129,6 +129,7 @@ def test_labels_do_not_overlap(bars):
     assert is_whole(ax)
 
 
+@pytest.mark.slow
 def test_labels_that_do_not_fit_shrink_no_bars():
     ax = Figure(figsize=(4, 3), layout="constrained").subplots()
     df = candidates(2, num_gpus=range(1000, 1040))

@@ -38,7 +38,7 @@ def a_heatmap():
     return plot.heatmap(df, "device.hbm_capacity", "num_gpus")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [a_heatmap, lambda: plot.breakdowns(candidates(), ["num_gpus", "strategy"]), lambda: plot.front(candidates(500))],

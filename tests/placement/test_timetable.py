@@ -91,6 +91,7 @@ def test_what_a_schedule_breaks_is_named(device, start_us, makespan_us, said):
     assert any(text.startswith(said) for text in violations(given, devices, schedule))
 
 
+@pytest.mark.slow
 def test_a_schedule_keeps_to_the_memory_of_devices_or_is_none():
     given = graph([1, 1], [], memory_bytes=[10, 10])
     devices = uniform(2, DeviceLink(1e9), memory_bytes=5.0)

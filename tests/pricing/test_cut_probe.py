@@ -59,7 +59,7 @@ def test_probes_find_the_cuts_of_the_scan(chain, capacity, goal, way):
     assert check(problem, where, goal == "least memory").any() or capacity < 1e12
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", ["fastest", "least memory"])
 @pytest.mark.parametrize("chain", ["ends", "unlike"])
 def test_probes_find_them_under_every_choice(chain, goal, way):

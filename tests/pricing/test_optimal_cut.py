@@ -202,6 +202,7 @@ def test_an_even_cut_costs_the_same_however_it_was_found(model):
         np.testing.assert_allclose(given[name], column, rtol=EXACT, atol=1e-15, err_msg=name)
 
 
+@pytest.mark.slow
 def test_parts_memory_and_segments_of_cuts():
     _, space, where = rows_of(problem_of(), **OPENED)
     rows = priced_rows(problem_of().searching(OPENED), space.keys, *where)
@@ -330,6 +331,7 @@ def test_the_best_and_the_front_are_those_of_all_rows(precision):
     assert sorted(kept["candidate"]) == sorted(front["candidate"])
 
 
+@pytest.mark.slow
 def test_rows_of_optimal_cuts():
     problem, space, rows = searched()
     found, _ = swept([study_of(problem, space)], "feasible")

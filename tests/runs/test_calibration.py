@@ -119,6 +119,7 @@ def test_fits_begin_without_effects_and_find_the_numbers(exact, tmp_path):
     assert before["mape"] > 0.05 > 0.01 > after["mape"]
 
 
+@pytest.mark.slow
 def test_a_few_runs_predict_the_rest_with_progress_and_errors_of_held_out_sources(noisy, fitted):
     done = []
     calibrate(noisy, BASE, {"hbm_efficiency": BETWEEN["hbm_efficiency"]}, done.append)
@@ -145,6 +146,7 @@ def test_a_few_runs_predict_the_rest_with_progress_and_errors_of_held_out_source
     assert all((np.isfinite(times).sum(axis=1) == len(noisy.source) - 3 * n).all() for n, times in adapted.items())
 
 
+@pytest.mark.slow
 def test_the_file_reads_back_and_predicts_the_same(tmp_path):
     stacks = sorted({*observed(table(tmp_path)).stack})
     effects = {"stack": {stacks[0]: SLOW, stacks[1]: -SLOW}, "generation": {"ampere": 0.05}}
@@ -221,6 +223,7 @@ def test_one_row_adapts_a_set_and_five_adapt_it_more(tmp_path):
     assert not any(word in text for word in ("interval", "resolution", "effects", "calibrated", "between"))
 
 
+@pytest.mark.slow
 def test_a_fitted_set_knows_what_few_runs_leave_of_its_errors(tmp_path):
     # Every cluster has a speed of its own, of which a few runs tell most.
     clusters = observed(table(tmp_path, lambda count: np.repeat([-0.2, 0.0, 0.2], count // 3)))

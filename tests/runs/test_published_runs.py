@@ -32,6 +32,7 @@ def measured():
     return [measured_step_time(setup) for setup in modelled()]
 
 
+@pytest.mark.slow
 def test_published_rows_that_state_too_little_and_their_software_and_memory():
     assert len(resolved()) == 3387
     assert Counter(made.rule for made in resolved() if not isinstance(made, Setup)) == {

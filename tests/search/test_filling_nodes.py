@@ -93,6 +93,7 @@ def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
     assert "It takes 7 GPUs of each fast domain of 8, 6 of the last: of the 3 whole nodes of 8 that it needs" in said
 
 
+@pytest.mark.slow
 def test_jobs_that_are_ranked_have_the_plans_of_each_alone():
     """The table had the plan of the fewest seconds, on 7 + 7 + 6 GPUs."""
     several = dsx.several_jobs(JOB, [16, 20], fix=FIX)
@@ -100,6 +101,7 @@ def test_jobs_that_are_ranked_have_the_plans_of_each_alone():
     assert of_20["plan"] == dsx.best(JOB, fix=FIX).plan
 
 
+@pytest.mark.slow
 def test_placements_that_are_as_fast_are_not_named():
     """The leanest alone was placed by hand; the fastest was named beside itself, as 0.0 % faster."""
     job, fix = dsx.Job("llama-3-8b", "h100-nvs8", 16, 64), {"pp": [2, 4, 8], "offload": "none", "cp": 1}
@@ -150,6 +152,7 @@ def test_a_plan_that_takes_more_racks_says_so():
     assert "takes 32 GPUs of each fast domain of 72: of the 9 domains that it needs, 360 GPUs stay free" in said
 
 
+@pytest.mark.slow
 def test_a_set_says_which_of_its_plans_leave_gpus_free(tmp_path):
     fix = {"pp": 1, "dp": 20, "dp_nvs": [7, 8], "zero_stage": 2, "recompute": "none", "microbatch_size": 1}
     fix |= {"vpp": 1, "zero_replicas": 1, "stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}

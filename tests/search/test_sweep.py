@@ -31,6 +31,7 @@ def sweep(keep, precision="float64", problem=PROBLEM, space=SPACE):
     return swept([study_of(problem, space)], keep, precision, PART)
 
 
+@pytest.mark.slow
 def test_rows_of_whole_sweeps_and_their_progress(whole):
     rows, counts = sweep("all")
     assert_rows_equal(rows, whole, 1e-13)
@@ -58,7 +59,9 @@ def test_rows_of_whole_sweeps_and_their_progress(whole):
     assert len(lists[-1]) == fits.sum()
 
 
-@pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["num_gpus", "-mfu"]])
+@pytest.mark.parametrize(
+    "objectives", [["step_time_s", "peak_bytes"], pytest.param(["num_gpus", "-mfu"], marks=pytest.mark.slow)]
+)
 def test_pareto(whole, objectives):
     rows, counts = sweep(KeepPareto(pareto=objectives))
     feasible = where(whole, whole["reject"] == 0)
@@ -95,6 +98,7 @@ def test_top(whole, precision, per):
     np.testing.assert_allclose([one[-1] for one in found], [one[-1] for one in expected], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_types_of_rows_and_sweeps_in_which_no_plan_fits():
     rows, _ = sweep("all", "float32")
     assert rows["step_time_s"].dtype == rows["peak_bytes"].dtype == np.float32

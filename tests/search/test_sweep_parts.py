@@ -144,7 +144,8 @@ for rows, counts in others:
 """
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
     """As it is compiled for users: the code of other tests, optimised little, rounds one or three points apart."""
     paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

@@ -26,7 +26,7 @@ def test_what_is_known_when_time_is_over(monkeypatch, few_keys):
     monkeypatch.setattr(bounded, "_ROWS", 256)
     monkeypatch.setattr(bounded, "_FIRST", 4)
     ended = []
-    for asked in (*range(0, 100, 3), 1 << 20):
+    for asked in (*range(0, 100, 11), 1 << 20):
         clock = itertools.count()  # a second each time that it is looked at
         monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda clock=clock: float(next(clock))))
         spaces = spaces_of(problems, 16, 32, opened)

@@ -132,6 +132,7 @@ def job(cluster="mi250x-xgmi8"):
     return dsx.Job(SMALL, cluster, num_gpus=8, global_batch_size=8)
 
 
+@pytest.mark.slow
 def test_answers_and_result_sets_say_what_a_gpu_is(tmp_path):
     few = {"tp": 1, "pp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b", "offload": "none"}
     few |= {"zero_replicas": 1, "stored_layers": 0}

@@ -231,6 +231,7 @@ def test_each_plan_that_a_search_finds_is_one_that_the_framework_runs(job, name)
     assert found.plans and not not_run, not_run[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "stages"), [([], {1, 2}), (["tied"], {1})], ids=["own head", "tied head"])
 def test_torchtitan_ties_embedding_and_head_on_one_stage_alone(options, stages):
     layers = [{"kind": "embedding"}, {"kind": "transformer", "options": ["rotary", "gated"], "count": 4}]
@@ -285,6 +286,7 @@ def test_a_choice_that_a_plan_does_not_name_has_a_value_that_its_framework_runs(
     assert (found.not_run == {}) is ("zero_stage=1" not in stated)
 
 
+@pytest.mark.slow
 def test_what_a_framework_lacks_is_named(job):
     said = r"'torchtitan' runs no plan with assumptions.optimizer=muon \(it runs adam\); nearest: framework megatron$"
     with pytest.raises(SpecError, match=said):
@@ -302,6 +304,7 @@ def test_what_a_framework_lacks_is_named(job):
         dsx.best(job, fix="cp=16", framework="torchtitan")
 
 
+@pytest.mark.slow
 def test_what_leaves_no_plan_of_a_framework_that_lacks_the_defaults_is_named():
     """No setting was named under TorchTitan, which has no ZeRO stage 1, whatever was fixed."""
     job = dsx.Job(MODEL, "h100-nvs8", num_gpus=16, global_batch_size=32)

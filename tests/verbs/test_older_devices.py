@@ -44,6 +44,7 @@ def test_each_cluster_of_several_has_what_runs_there(job, framework):
     assert [one.problem.assumptions_spec.set for one in found] == [LOCAL, {}, LOCAL]
 
 
+@pytest.mark.slow
 def test_plans_say_what_the_device_lacks(job):
     found = dsx.best(job, fix="pp=1 vpp=1", partition="even")
     said = " ".join(str(found).split())
@@ -64,6 +65,7 @@ def test_plans_say_what_the_device_lacks(job):
     assert dsx.evaluate(job.replace(cluster=NEWER), offload).not_run == {}
 
 
+@pytest.mark.slow
 def test_sweeps_over_generations_and_launch_files(job):
     """The plans of the first cluster were those of all."""
     fix = {"recompute": "none", "pp": 1, "zero_replicas": 1, "microbatch_size": 1, "offload": ["none", "optimizer"]}
@@ -85,7 +87,7 @@ def test_sweeps_over_generations_and_launch_files(job):
         dsx.launch(job, "cp=2 dp=8 zero_stage=1", strategy="2d")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [[NEWER, OLDER], [OLDER, NEWER]])
 def test_rows_of_a_sweep_over_generations_are_priced_again_as_they_were(clusters, tmp_path):
     """A row of V100 was launched and explained with the software of H100."""

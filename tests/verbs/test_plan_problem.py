@@ -28,6 +28,7 @@ def test_more_tensor_parallel_ranks_than_key_value_heads_run_as_in_megatron_core
     assert dsx.why(job, plan).problem.strategies[0] == strategy
 
 
+@pytest.mark.slow
 def test_strategies_of_named_plans(job):
     found = dsx.evaluate(job, "tp=8 dp=2", strategy="1d")
     assert "kv_heads_not_divisible" in found.reject
@@ -65,6 +66,7 @@ def words(answer):
     return " ".join(str(answer).split())
 
 
+@pytest.mark.slow
 def test_a_strategy_that_nobody_runs_is_said(tmp_path, job):
     sweep = SWEEP | {"keep": {"top": 3}, "what_if": {}, "num_gpus": 8}
     folder = tmp_path / "set"

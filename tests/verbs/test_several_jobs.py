@@ -78,6 +78,7 @@ def words(text):
     return " ".join(str(text).split())
 
 
+@pytest.mark.slow
 def test_the_tables_show_all_that_a_plan_needs(job):
     """A plan without its offload, its ZeRO stage or its cut is another one, which may not fit."""
     own = job.replace(assumptions="default")

@@ -229,6 +229,7 @@ def test_rows_and_bytes_are_said_before_the_sweep_starts(large, caplog, tmp_path
     assert caplog.messages.index(message) < len(caplog.messages) - 1
 
 
+@pytest.mark.slow
 def test_of_the_best_few_the_rows_are_bounded_and_of_a_front_they_are_unknown(large, caplog, tmp_path):
     found, (message,) = said(caplog, tmp_path / "top", keep={"top": 2})
     assert f"; at most {found.rows} rows, about " in message
