@@ -13,17 +13,20 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # Packages of training frameworks, which read launch files back: megatron-core needs Python 3.12, and torch 5 GB.
 FRAMEWORKS_PYTHON ?= python3.12
 
-.PHONY: sweep test test-all test-external frameworks fuzz lint docs bench reproduction calibration validation
+.PHONY: sweep test test-all test-documents test-external frameworks fuzz lint docs bench reproduction calibration validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
 	$(BIN)/dsx pareto results/$(SWEEP) --plot results/$(SWEEP)/front.png
 
 test: $(INSTALLED)
-	$(PYTEST) -m "not slow and not fuzz and not external"
+	$(PYTEST) -m "not slow and not documents and not fuzz and not external"
 
 test-all: $(INSTALLED)
-	$(PYTEST) -m "not fuzz and not external"
+	$(PYTEST) -m "not documents and not fuzz and not external"
+
+test-documents: $(INSTALLED)
+	$(PYTEST) -m documents
 
 test-external: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m external

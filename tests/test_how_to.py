@@ -44,7 +44,7 @@ def test_the_index_lists_every_how_to_and_the_notebook_is_short():
     assert len(NOTEBOOK.read_text(encoding="utf-8").splitlines()) <= 150
 
 
-@pytest.mark.slow
+@pytest.mark.documents
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_a_how_to_runs(checkout, document, monkeypatch):
     if any(kind == SNIPPETS and "import torch" in block for kind, block in blocks(document)):
@@ -77,7 +77,7 @@ def cells(notebook):
         yield compile(tree, "notebook", "exec"), shown and compile(shown, "notebook", "eval")
 
 
-@pytest.mark.slow
+@pytest.mark.documents
 @pytest.mark.usefixtures("optimised")
 def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

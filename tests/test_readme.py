@@ -27,7 +27,7 @@ def test_the_readme_is_short_and_begins_with_a_question_and_its_answer():
     assert [command for command, _ in COMMANDS["README"] if command.startswith("make")] == ["make sweep", "make test"]
 
 
-@pytest.mark.slow
+@pytest.mark.documents
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_and_the_python_run(checkout, page):
     for command, shown in COMMANDS[page]:
