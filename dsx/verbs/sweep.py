@@ -459,10 +459,10 @@ class SweepRun:
             return
         rows = most_rows(self.sweep.studies, [self.sweep.parts[number] for number in missing], keep)
         size, most = rows * ROW_BYTES[self.spec.precision], "" if keep == "all" else "at most "
-        remark(f"{begins}; {most}{counted(rows, 'row')}, about {format_quantity(size, 'B')}, go into {folder}")
+        remark(f"{begins}; {most}{counted(rows, 'row')}, about {format_quantity(size, 'bytes')}, go into {folder}")
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
         if size > (free := shutil.disk_usage(existing).free):
-            warn(f"{folder} has {format_quantity(free, 'B')} free; keep: {{top: 10}} or limits of columns need less")
+            warn(f"{folder} has {format_quantity(free, 'bytes')} free; keep: {{top: 10}} or limits of columns need less")
 
     def answer(self, manifest: Manifest) -> Swept:
         """Return the answer, and remark how much was priced."""

@@ -224,7 +224,7 @@ def said(caplog, folder, **changes):
 def test_rows_and_bytes_are_said_before_the_sweep_starts(large, caplog, tmp_path, precision, keep):
     found, (message,) = said(caplog, tmp_path / "set", keep=keep, precision=precision)
     begins = f"{found.candidates:,} candidates to price; {'at most ' if keep == 'feasible' else ''}{found.candidates:,}"
-    size = format_quantity(found.candidates * ROW_BYTES[precision], "B")
+    size = format_quantity(found.candidates * ROW_BYTES[precision], "bytes")
     assert message == f"{begins} rows, about {size}, go into {tmp_path / 'set'}"
     assert caplog.messages.index(message) < len(caplog.messages) - 1
 
