@@ -462,7 +462,8 @@ class SweepRun:
         remark(f"{begins}; {most}{counted(rows, 'row')}, about {format_quantity(size, 'bytes')}, go into {folder}")
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
         if size > (free := shutil.disk_usage(existing).free):
-            warn(f"{folder} has {format_quantity(free, 'bytes')} free; keep: {{top: 10}} or limits of columns need less")
+            room = format_quantity(free, "bytes")
+            warn(f"{folder} has {room} free; keep: {{top: 10}} or limits of columns need less")
 
     def answer(self, manifest: Manifest) -> Swept:
         """Return the answer, and remark how much was priced."""
