@@ -364,7 +364,7 @@ def layer_work(
     stash, weights = amounts["stash"], amounts["trained weights of kernels"]
     per_weight_byte = values["gradient_bytes"] / values["weight_bytes"]
     # By the backward of a kernel those after it have freed what they saved.
-    beside_stash = amounts["transient"] - _of_later(amounts["kept"]) + amounts["repeated"]
+    beside_stash = amounts["transient"][None] - _of_later(amounts["kept"]) + amounts["repeated"]
 
     def largest(gradients: PerKernels | float) -> PerMode:
         return (beside_stash + gradients).max(axis=1) if assumptions.charge_transients else xp.zeros_like(stash)

@@ -47,7 +47,8 @@ def problem_of(model, capacity):
     machine = cluster_spec(SYSTEM | {"fast_size": 4, "hbm_capacity": capacity}).model_dump(mode="json")
     machine["network"]["topology"] = SPINE
     cluster = ClusterSpec.model_validate(machine)
-    problem = make_problem(spec, cluster, load_assumptions("default"), ("1d",), ProblemOptions(partition="optimal"))
+    exact = load_assumptions("default", [("memory_margin", "0")])  # a plan fits that fills a GPU
+    problem = make_problem(spec, cluster, exact, ("1d",), ProblemOptions(partition="optimal"))
     return problem.searching(USUAL | {"zero_stage": [1, 3], "recompute": ["none", "full"]})
 
 
