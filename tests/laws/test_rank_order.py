@@ -90,9 +90,9 @@ def test_the_best_is_never_slower_than_ranks_in_order_or_on_smaller_domains():
 
 @pytest.mark.slow
 def test_the_best_is_never_slower_than_ranks_in_order_of_any_job():
-    legal, uneven = check_best(JOBS[::2], 50)
-    assert legal > 700
-    assert uneven > 150
+    legal, uneven = check_best(JOBS[::3], 50)
+    assert legal > 500
+    assert uneven > 100
 
 
 def check_larger_domains(jobs):
@@ -104,7 +104,7 @@ def check_larger_domains(jobs):
 
 @pytest.mark.slow
 def test_a_larger_domain_never_slows_the_best_of_any_job():
-    check_larger_domains([(strategy, gpus) for strategy in AXES for gpus in GPUS])
+    check_larger_domains([(strategy, gpus) for strategy in AXES for gpus in GPUS[::2]])
 
 
 def test_a_multiple_of_a_domain_never_slows_ranks_in_order():

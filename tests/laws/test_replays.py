@@ -51,7 +51,7 @@ LIMITS = {
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-@pytest.mark.sampled(80, 4)
+@pytest.mark.sampled(80, 7)
 @pytest.mark.parametrize("overlaps", OVERLAPS_OF)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_replay_is_as_long_and_as_large_as_priced(seed, overlaps, tmp_path):
@@ -65,7 +65,7 @@ def test_a_replay_is_as_long_and_as_large_as_priced(seed, overlaps, tmp_path):
     assert abs(found.memory) <= memory, found
 
 
-@pytest.mark.sampled(72, 4)
+@pytest.mark.sampled(72, 7)
 @pytest.mark.parametrize("nic", [1, 10, 50])
 @pytest.mark.parametrize("overlaps", OVERLAPS_OF)
 @pytest.mark.parametrize("seed", range(16))

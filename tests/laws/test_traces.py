@@ -126,7 +126,7 @@ def test_every_packaged_strategy_has_degrees():
     assert {*DEGREES} == {*strategy_names()}
 
 
-@pytest.mark.sampled(37)
+@pytest.mark.sampled(37, 3)
 @pytest.mark.parametrize(("strategy", "name"), [*product(DEGREES, MODELS)])
 def test_a_trace_has_what_is_priced(tmp_path, strategy, name):
     model = small(name)
@@ -211,7 +211,7 @@ def test_traces_of_four_byte_gradients_and_of_chunks_without_layers(tmp_path):
     compared(tmp_path / "bytes", small("llama-3-8b"), "1d", changes={"assumptions.gradient_bytes": 4}, **plan)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(20, 2)
 @pytest.mark.parametrize("recompute", VALUES)
 def test_under_every_recomputation(tmp_path, recompute):
     """Latent attention and experts have all regions but one; the square of unfused attention is core attention."""

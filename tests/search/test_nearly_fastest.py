@@ -46,7 +46,7 @@ def plans_of(problem, opened):
         ("ends", 5e9, FEW),
         pytest.param("ends", 3e9, FEW | VARIED, marks=pytest.mark.slow),
         pytest.param(
-            "two kinds", 5e9, FEW | {"offload": ["none", "optimizer"], "zero_replicas": [1, 2]}, marks=pytest.mark.slow
+            "two kinds", 5e9, FEW | {"offload": ["none", "optimizer"], "zero_replicas": [1, 2]}, marks=pytest.mark.fuzz
         ),
         pytest.param(
             "alike",
