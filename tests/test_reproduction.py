@@ -131,7 +131,7 @@ def figure_1(fastest):
     return plans
 
 
-@pytest.mark.slow
+@pytest.mark.documents
 def test_the_document_is_what_the_script_writes(tmp_path):
     written = tmp_path / "reproduction.md"
     command = [sys.executable, str(ROOT / "benchmarks" / "reproduction.py"), "--write", str(written)]

@@ -156,9 +156,9 @@ def priced_and_read(name, body, seed=3):
         yield plan, price_plan(problem, plan), files, spec.model
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("body", ["dense", "experts"])
+@pytest.mark.sampled(0, 2)
 @pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("body", ["dense", "experts"])
 def test_launch_files_are_priced_as_they_run(name, body):
     compared = 0
     for plan, priced, files, model in priced_and_read(name, body):

@@ -173,7 +173,7 @@ def test_rows_that_fit_are_those_of_each_point_alone(precision):
         ("groups", "float32", 1),
         pytest.param("groups", "float64", 2, marks=pytest.mark.fuzz),
         ("front", "float32", 1),
-        pytest.param("whole numbers", "float32", 2, marks=pytest.mark.slow),
+        pytest.param("whole numbers", "float32", 2, marks=pytest.mark.fuzz),
         pytest.param("top", "float64", 2, marks=pytest.mark.slow),
         pytest.param("front", "float64", 0, marks=pytest.mark.fuzz),
     ],

@@ -247,7 +247,7 @@ def test_a_small_sweep_and_parts_that_are_there_say_nothing(caplog, tmp_path, mo
 def test_a_full_disk_is_warned_of(large, caplog, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: namedtuple("Usage", "free")(1000))
     said(caplog, tmp_path / "set", keep="all")
-    assert any(f"{tmp_path / 'set'} has 1,000 B free; keep: {{top: 10}}" in message for message in caplog.messages)
+    assert any(f"{tmp_path / 'set'} has 1.00 kB free; keep: {{top: 10}}" in message for message in caplog.messages)
 
 
 @pytest.mark.slow
