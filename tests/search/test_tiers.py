@@ -6,6 +6,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from laws.spaces import USUAL
 from priced import evaluate_plan
 
 from dsx.config.what_if import WhatIf
@@ -144,7 +145,7 @@ def test_collectives_and_shares_of_rows_on_tiers():
 
 @pytest.mark.slow
 def test_experts_that_span_replicas_need_them_in_order():
-    problem = problem_on(TREE, "mixtral-8x7b", "default", "2d")
+    problem = problem_on(TREE, "mixtral-8x7b", "default", "2d").searching(USUAL)
     space = Space(problem, [32], [32])
     _, choices = space.blocks.rows(0, space.size)
     positions = space.blocks.rows(0, space.size)[0]
