@@ -148,7 +148,7 @@ class PlotSpec(Spec):
 
     @field_validator("x", "y")
     @classmethod
-    def _only_a_front_has_objectives(
+    def _fronts_have_objectives_and_others_none(
         cls, names: list[str] | str | None, info: ValidationInfo[Columns | None]
     ) -> list[str] | str | None:
         for name in listed(names) or ():

@@ -16,13 +16,9 @@ from dsx.layer_table.solver import solve
 from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 
-LONG = ("deepseek-v3", "qwen3-235b-a22b")
-# The other plans have more microbatches and stages, and take minutes to replay, as models of many experts do.
-PLANS = [
-    pytest.param(job, role, marks=pytest.mark.fuzz if role != "fastest" or job.model in LONG else pytest.mark.slow)
-    for job in JOBS
-    for role in ("fastest", "simplest", "leanest")
-]
+# The other plans of a job have more microbatches and stages, and take minutes to replay.
+ROLES = {"fastest": pytest.mark.slow, "simplest": pytest.mark.fuzz, "leanest": pytest.mark.fuzz}
+PLANS = [pytest.param(job, role, marks=mark) for job in JOBS for role, mark in ROLES.items()]
 
 
 @pytest.fixture(scope="module")
