@@ -123,8 +123,7 @@ class Blocks:
 
     def __init__(self, keys: Keys, bounds: SpaceBounds) -> None:
         size, share, _ = replica_of(keys)
-        uneven = any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus)
-        nested = ep_constraints(keys, bounds.expert_axes, bounds.limits.nvs_size if uneven else None)
+        nested = ep_constraints(keys, bounds.expert_axes, bounds.limits.nvs_size if bounds.uneven else None)
         # Without a framework, all keys are in its first box.
         boxes = keys[BOXES] if BOXES in keys else np.ones_like(size)
         replicas = np.stack([size, share, *nested, boxes, _lying(keys, bounds)])
@@ -397,7 +396,7 @@ def _lying(keys: Keys, bounds: SpaceBounds) -> Int[np.ndarray, "keys"]:
     limits = bounds.limits
     degrees = {axis: keys[axis] for axis in REPLICA_AXES}
     shares = shares_of(keys, REPLICA_AXES)
-    uneven = any(may_lie_unevenly(number, limits) for number in bounds.num_gpus)
+    uneven = bounds.uneven
     row = in_a_row(keys) if uneven or limits.in_rank_order else np.False_
     row_bit = row * _IN_A_ROW if limits.in_rank_order else 0
     if not uneven:

@@ -53,6 +53,11 @@ class SpaceBounds:
     units: tuple[int, ...] = ()  # fast domains in a unit of each of these tiers
     boxes: Boxes = EVERYTHING  # of the framework
 
+    @property
+    def uneven(self) -> bool:
+        """Whether shares of some plans may not divide their degrees."""
+        return any(may_lie_unevenly(number, self.limits) for number in self.num_gpus)
+
 
 def grid(*axes: Shaped[np.ndarray, "_"]) -> list[Shaped[np.ndarray, "product"]]:
     """Return the Cartesian product of some axes as flat columns, the last axis fastest."""
@@ -159,7 +164,7 @@ def _with_shares(table: Arrays, axes: list[str], bounds: SpaceBounds) -> Kept:
 def _with_laid_shares(table: Arrays, axes: list[str], bounds: SpaceBounds, possible: Int[np.ndarray, "shares"]) -> Kept:
     """Return the rows whose groups consecutive ranks lay as no divisors of the degrees do."""
     size = bounds.limits.nvs_size
-    if not axes or not any(may_lie_unevenly(number, bounds.limits) for number in bounds.num_gpus):
+    if not axes or not bounds.uneven:
         return take(table, slice(0))
     degrees = {axis: table[axis] for axis in axes}
     in_order = rank_order_shares(degrees, size)

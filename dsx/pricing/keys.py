@@ -95,13 +95,17 @@ class KeyBatch:
         return replace(work, rank_placement=tuple(pad(of_keys[start:stop], length) for of_keys in self.rank_placement))
 
 
-def price_keys(problem: Problem, keys: Keys) -> KeyCosts:
-    """Return the costs of each layer kind for a key table at all hardware points, in NumPy float64."""
+def price_keys(problem: Problem, keys: Keys, uneven: bool = True) -> KeyCosts:
+    """Return the costs of each layer kind for a key table at all hardware points, in NumPy float64.
+
+    `uneven` says whether shares of some plans may not divide their degrees. If all do, no group is counted by ranks.
+    """
     never_recomputed = problem.workload.stack.embedding_and_head
     searched, network = problem.workload.searched, problem.cluster.network
     values = sorted({NONE_CODE, *searched.recompute})
     apart = searched.zero_replicas != (1,) or any(SCHEDULES[code].holds.num_chains > 1 for code in searched.schedule)
-    numbered = problem.assumptions_spec.uneven_domains and (apart or may_cut_two_axes(keys, network.nvs.size))
+    uneven = uneven and problem.assumptions_spec.uneven_domains
+    numbered = uneven and (apart or may_cut_two_axes(keys, network.nvs.size))
     rank_placements = rank_placement(keys, network) if numbered else ()
     return tuple(
         _price_kind(

@@ -15,7 +15,8 @@ from dsx.cost.step import Workload
 from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import FULL_CODE, KEY_COLUMNS, NONE_CODE, STEP_COLUMNS, VALUES
 from dsx.plans.enumerate import Arrays
-from dsx.plans.placement import choice_shares, replica_of, units
+from dsx.plans.experts import REPLICA_AXES
+from dsx.plans.placement import choice_shares, even_shares, replica_of, units
 from dsx.plans.violations import FieldCondition
 from dsx.pricing.keys import KeyCosts, PointCosts, price_keys
 from dsx.pricing.problem import Plans, Problem, none_priced, price
@@ -61,7 +62,8 @@ def step_choices(
 def rows_of_plans(problem: Problem, columns: Arrays) -> tuple[KeyCosts, Rows]:
     """Return the layer costs of plans, given by all candidate columns, and their rows at the first point."""
     keys, positions = np.unique(np.stack([columns[name] for name in KEY_COLUMNS]), axis=1, return_inverse=True)
-    table = price_keys(problem, dict(zip(KEY_COLUMNS, keys, strict=True)))
+    uneven = not np.all(even_shares(columns, (*REPLICA_AXES, "pp", "dp")))
+    table = price_keys(problem, dict(zip(KEY_COLUMNS, keys, strict=True)), uneven)
     return table, Rows(np.zeros_like(positions), positions, on_tiers(problem, columns))
 
 

@@ -170,7 +170,7 @@ class SearchSpaces:
     def key_bounds(self) -> KeyFloats:
         """Return the least seconds of a step of any plan of each shard key."""
         without_recomputation = recomputing(self.problem, [NONE_CODE])
-        table = price_keys(without_recomputation, self.keys)
+        table = price_keys(without_recomputation, self.keys, self.parts[0].space.bounds.uneven)
         return key_bounds(self.parts[0].space, table, without_recomputation.workload)
 
     def priced(self, where: Chosen | slice) -> list[Over[PricedSpace, "..."]]:
@@ -181,7 +181,7 @@ class SearchSpaces:
         keys = take(self.keys, where)
         spaces = self.spaces if len(keys["tp"]) == self.num_keys else self._used(keys)
         keys = spaces[0].keys
-        table = price_keys(self.problem, keys)
+        table = price_keys(self.problem, keys, spaces[0].bounds.uneven)
         values = undominated(self.problem, table)
         table = of_values(table, values)
         sources: list[PricedSpace] = []

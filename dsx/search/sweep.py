@@ -375,7 +375,7 @@ class _Searches:
         with self._lock:
             if at not in self._made:
                 study = points_of(self._studies[part.study], part.first_point, part.last_point)
-                table = price_keys(study.problem, study.space.keys)
+                table = price_keys(study.problem, study.space.keys, study.space.bounds.uneven)
                 search = search_of(study.problem, study.space, table, self._precision, self._length)
                 self._made = dict([*self._made.items(), (at, (study, search))][-2:])
             return self._made[at]
@@ -407,7 +407,7 @@ def _smallest(
     for study in studies:
         at_first_point = points_of(study, 0, 1)
         unlimited = at_points(at_first_point.problem, {path: np.array([np.inf]) for path in unlimited_fields})
-        table = price_keys(unlimited, study.space.keys)
+        table = price_keys(unlimited, study.space.keys, study.space.bounds.uneven)
         if unlimited.optimal_cuts:
             rows = smallest_cut(PricedSpace(unlimited, study.space, table, "float64"), progress)
         else:

@@ -152,7 +152,7 @@ if jax.__version_info__ < (0, 11):
 
 make_pytrees()
 
-Result = TypeVar("Result")
+OfPoint, Result = TypeVar("OfPoint"), TypeVar("Result")
 
 
 @record
@@ -243,19 +243,24 @@ def _priced(
     return costs, choices, fits & real[:, None]
 
 
-def _scan(bundle: Callable[[Tiles], Result], slices: Slices, tiles: Tiles) -> Result:
-    """Return the results of `bundle` for each bundle, and zeros for a bundle that is all padding."""
-    first = jax.tree.map(lambda leaf: leaf[0], tiles)
-    shapes = jax.eval_shape(bundle, first)
+def _scan(bundle: Callable[[OfPoint, Tiles], Result], points: OfPoint, slices: Slices, tiles: Tiles) -> Result:
+    """Return the results of `bundle` at each point for each bundle, and zeros for a bundle that is all padding.
+
+    `points` has what `bundle` takes of each point, and its leaves begin with these, like the results.
+    """
+    # Compiled as a function of its own it is traced once; a `vmap` of the loop would trace it four times.
+    at_points = jax.jit(jax.vmap(bundle, in_axes=(0, None)), inline=True)
+    shapes = jax.eval_shape(at_points, points, jax.tree.map(lambda leaf: leaf[0], tiles))
 
     def step(carry: None, tile: Tiles) -> tuple[None, Result]:
         def nothing(tile: Tiles) -> Result:
             del tile
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        return carry, jax.lax.cond(slices.length[tile.slices[0]] > 0, bundle, nothing, tile)
+        real = slices.length[tile.slices[0]] > 0
+        return carry, jax.lax.cond(real, functools.partial(at_points, points), nothing, tile)
 
-    return jax.lax.scan(step, None, tiles)[1]
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), jax.lax.scan(step, None, tiles)[1])
 
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
@@ -267,18 +272,15 @@ def minima(
     The minimum is infinite if no candidate is feasible, and zero in a bundle that is all padding.
     """
 
-    def at_point(point: Points) -> tuple[jax.Array, jax.Array]:
-        def bundle(tile: Tiles) -> tuple[jax.Array, jax.Array]:
-            costs, _, feasible = _priced(point, common, slices, tile)
-            value = getattr(costs, objective)
-            value = jnp.where(feasible, value, jnp.full_like(value, jnp.inf))
-            # Without the barrier XLA fuses the cost model into both reductions and evaluates it twice.
-            value = jax.lax.optimization_barrier(value)
-            return value.min(axis=-1), (value < jnp.inf).astype(value.dtype).sum(axis=-1)
+    def bundle(point: Points, tile: Tiles) -> tuple[jax.Array, jax.Array]:
+        costs, _, feasible = _priced(point, common, slices, tile)
+        value = getattr(costs, objective)
+        value = jnp.where(feasible, value, jnp.full_like(value, jnp.inf))
+        # Without the barrier XLA fuses the cost model into both reductions and evaluates it twice.
+        value = jax.lax.optimization_barrier(value)
+        return value.min(axis=-1), (value < jnp.inf).astype(value.dtype).sum(axis=-1)
 
-        return _scan(bundle, slices, tiles)
-
-    return jax.vmap(at_point)(points)
+    return _scan(bundle, points, slices, tiles)
 
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
@@ -289,14 +291,13 @@ def values(
 
     The objective is infinite for a candidate that is not feasible, and zero in a bundle that is all padding.
     """
-    at_point = jax.tree.map(lambda leaf: leaf[point], points)
-
-    def bundle(tile: Tiles) -> tuple[jax.Array, jax.Array]:
-        costs, _, feasible = _priced(at_point, common, slices, tile)
+    def bundle(point: Points, tile: Tiles) -> tuple[jax.Array, jax.Array]:
+        costs, _, feasible = _priced(point, common, slices, tile)
         value = getattr(costs, objective)
         return jnp.where(feasible, value, jnp.full_like(value, jnp.inf)), feasible.sum(dtype=jnp.int32)
 
-    return _scan(bundle, slices, tiles)
+    results = _scan(bundle, jax.tree.map(lambda leaf: leaf[point][None], points), slices, tiles)
+    return jax.tree.map(lambda leaf: leaf[0], results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,22 +342,20 @@ def undominated(
     reference counts as undominated.
     """
 
-    def at_point(point: Points, references: Array) -> tuple[Array, Array]:
-        def bundle(tile: Tiles) -> tuple[Array, Array]:
-            costs, choices, feasible = _priced(point, common, slices, tile)
-            dominated = jnp.zeros_like(feasible)
-            bounds = [_bound(objective, common, tile, costs, choices) for objective in objectives]
-            for reference in range(references.shape[0] if objectives else 0):
-                values = references[reference]
-                beats = functools.reduce(jnp.logical_and, [bound >= values[d] for d, bound in enumerate(bounds)])
-                if not any(objective.never_ties for objective in objectives):
-                    beats &= functools.reduce(jnp.logical_or, [bound > values[d] for d, bound in enumerate(bounds)])
-                dominated |= beats
-            return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
+    def bundle(at_point: tuple[Points, Array], tile: Tiles) -> tuple[Array, Array]:
+        point, references = at_point
+        costs, choices, feasible = _priced(point, common, slices, tile)
+        dominated = jnp.zeros_like(feasible)
+        bounds = [_bound(objective, common, tile, costs, choices) for objective in objectives]
+        for reference in range(references.shape[0] if objectives else 0):
+            values = references[reference]
+            beats = functools.reduce(jnp.logical_and, [bound >= values[d] for d, bound in enumerate(bounds)])
+            if not any(objective.never_ties for objective in objectives):
+                beats &= functools.reduce(jnp.logical_or, [bound > values[d] for d, bound in enumerate(bounds)])
+            dominated |= beats
+        return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
 
-        return _scan(bundle, slices, tiles)
-
-    return jax.vmap(at_point)(points, references)
+    return _scan(bundle, (points, references), slices, tiles)
 
 
 def _bound(
