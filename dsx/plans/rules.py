@@ -272,7 +272,9 @@ def _stored_detail(plan: Codes, limits: Limits) -> str:
 def _shares_lie(plan: Columns, limits: Limits) -> Truth:
     """Return whether the shares divide their degrees, or are those of consecutive ranks."""
     even = even_shares(plan, DEGREES)
-    return even | lies_consecutively(plan, plan["num_gpus"]) | in_rank_order(plan, limits) if limits.uneven else even
+    if not limits.uneven or np.all(even):  # how ranks lie takes longer to tell than all else
+        return even
+    return even | lies_consecutively(plan, plan["num_gpus"]) | in_rank_order(plan, limits)
 
 
 def in_rank_order(plan: Columns, limits: Limits) -> Bool[np.ndarray, "*#plans"]:
@@ -292,7 +294,8 @@ def _filled(plan: Columns, limits: Limits) -> Truth:
         return taken >= fill(plan["num_gpus"], limits.nvs_size)
     more = np.asarray(taken)[..., None] * np.arange(2, limits.nvs_size + 1)
     could = (more <= limits.nvs_size) & (np.asarray(plan["num_gpus"])[..., None] % more == 0)
-    return np.logical_not(even_shares(plan, PLACED)) | ~could.any(axis=-1) | in_rank_order(plan, limits)
+    filled = np.logical_not(even_shares(plan, PLACED)) | ~could.any(axis=-1)
+    return filled if np.all(filled) else filled | in_rank_order(plan, limits)
 
 
 def _degrees_text(degrees: Codes, between: str, prefix: str = "", none: str = "") -> str:

@@ -6,13 +6,31 @@ from itertools import product
 
 import numpy as np
 import pytest
+from laws.spaces import DIMENSIONS, SYSTEM
 from plans.test_enumerate import DIMS, candidates, values
 from plans.texts import ONE_AXIS, TWO_AXES
+from validation.cases import cluster_spec, model_of
 
+from dsx.config.assumption_set import load_assumptions
+from dsx.config.model_file import ModelSpec
+from dsx.cost.context import StepCosts
 from dsx.hardware.cluster import Network, Tier
-from dsx.plans.placement import expert_share, laid_share, rank_order_shares, shares_on_tiers, units_spanned
+from dsx.plans.enumerate import take
+from dsx.plans.placement import (
+    even_shares,
+    expert_share,
+    laid_share,
+    rank_order_shares,
+    shares_on_tiers,
+    units_spanned,
+)
 from dsx.plans.ranks import rank_grid
 from dsx.plans.rules import RULES, Limits, fills
+from dsx.pricing.keys import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.pricing.row_costs import Rows, price_rows
+from dsx.records import leaves
+from dsx.search.spaces import Space
 
 AXES = ("tp", "cp", "dp", "pp")
 
@@ -187,6 +205,25 @@ def test_every_placement_of_a_search_obeys_the_rules(num_gpus, size):
     table = {name: np.array([one[name] for one in found]) for name in found[0]}
     for rule in RULES:
         assert np.all(rule.holds(table | {"sequence_length": 16}, limits)), rule.name
+
+
+@pytest.mark.parametrize("num_gpus", [8, 16, 64, 12, 24])
+def test_plans_of_the_same_price_need_no_ranks(num_gpus):
+    """Unless shares may not divide their degrees, they all do, and no group is counted by ranks."""
+    model = ModelSpec.model_validate(model_of([{"kind": "transformer", "count": 12}], DIMENSIONS))
+    problem = make_problem(model, cluster_spec(SYSTEM), load_assumptions("default"), ["2d"])
+    space = Space(problem, [num_gpus], [24, 32], {"microbatch_size": [1], "schedule": ["1f1b"], "recompute": ["full"]})
+    positions, choices = space.blocks.rows(0, space.size)
+    columns = {name: column[positions] for name, column in space.keys.items()} | choices
+    even = even_shares(columns, AXES)
+    assert space.bounds.uneven != even.all()
+    few = take(columns, np.random.default_rng(0).permutation(np.flatnonzero(even))[:500])
+    of_ranks, otherwise = (
+        price_rows(problem, price_keys(problem, few, uneven), Rows(np.zeros(500, np.int64), np.arange(500), few))
+        for uneven in (True, False)
+    )
+    for name in leaves(StepCosts):
+        np.testing.assert_array_equal(getattr(of_ranks, name), getattr(otherwise, name), err_msg=name)
 
 
 def test_uneven_groups_on_outer_tiers_are_priced_no_better_than_they_lie():
