@@ -9,7 +9,8 @@ import pytest
 from laws.spaces import DIMENSIONS, SYSTEM
 from plans.test_enumerate import DIMS, candidates, values
 from plans.texts import ONE_AXIS, TWO_AXES
-from validation.cases import cluster_spec, model_of
+from validation.cases import cluster_spec
+from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
