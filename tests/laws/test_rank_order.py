@@ -104,7 +104,7 @@ def check_larger_domains(jobs):
 
 @pytest.mark.slow
 def test_a_larger_domain_never_slows_the_best_of_any_job():
-    check_larger_domains([(strategy, gpus) for strategy in AXES for gpus in GPUS[::2]])
+    check_larger_domains([(strategy, gpus) for strategy in AXES for gpus in GPUS[::3]])
 
 
 def test_a_multiple_of_a_domain_never_slows_ranks_in_order():

@@ -80,7 +80,7 @@ def test_the_front_is_that_of_all_cuts(monkeypatch, objectives):
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     layers=st.sampled_from(sorted(LAYERS)),
     capacities=st.lists(st.sampled_from([2.5e9, 3e9, 5e9, 20e9]), min_size=1, max_size=2),

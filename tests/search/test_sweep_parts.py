@@ -174,7 +174,7 @@ def test_rows_that_fit_are_those_of_each_point_alone(precision):
         pytest.param("groups", "float64", 2, marks=pytest.mark.fuzz),
         ("front", "float32", 1),
         pytest.param("whole numbers", "float32", 2, marks=pytest.mark.fuzz),
-        pytest.param("top", "float64", 2, marks=pytest.mark.slow),
+        pytest.param("top", "float64", 2, marks=pytest.mark.fuzz),
         pytest.param("front", "float64", 0, marks=pytest.mark.fuzz),
     ],
 )

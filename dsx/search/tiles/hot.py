@@ -291,6 +291,7 @@ def values(
 
     The objective is infinite for a candidate that is not feasible, and zero in a bundle that is all padding.
     """
+
     def bundle(point: Points, tile: Tiles) -> tuple[jax.Array, jax.Array]:
         costs, _, feasible = _priced(point, common, slices, tile)
         value = getattr(costs, objective)
