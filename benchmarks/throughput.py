@@ -46,7 +46,7 @@ from dsx.search.tiles import top_plans
 
 _RATIO = "of the C kernel"
 FITTED = "default"  # unlike the set of the sweep, it counts embedding and head, and has more collective algorithms
-_CUT_GPUS = 1024  # whose rows are all cut
+_FEW_GPUS = 1024  # whose rows are all cut, and priced with every choice
 _WRITTEN_BATCHES = 6  # batch sizes whose rows are all written
 # The choices of the second table. With several chunks per stage cuts are even.
 OPENED = {
@@ -75,8 +75,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="put the table into the section of this document")
     parser.add_argument("--check", type=Path, help="fail if a way of dsx is slower than this document says")
     options = parser.parse_args()
-    spec, problem = _problem(options.spec)
-    _, fitted = _problem(options.spec, FITTED)
+    spec, problem = problem_of(options.spec)
+    _, fitted = problem_of(options.spec, FITTED)
+    _, free = problem_of(options.spec, FITTED, fixed=False)
     per_gpus = KeepTop(top=10, per=["num_gpus"])
     bounded = _bounded(fitted, spec, options.repeat)
     top_plans.MANY = sys.maxsize  # every row is priced
@@ -84,6 +85,7 @@ def main() -> None:
         _searched(problem, spec, per_gpus, options.repeat, "dsx, best ten of each GPU count"),
         _searched(problem, spec, KeepTop(top=10), options.repeat, "dsx, best ten of all"),
         _searched(fitted, spec, KeepTop(top=10), options.repeat, f"dsx, best ten of all, set {FITTED}"),
+        _every_choice(free, spec, options.repeat),
         _searched(problem, spec, KeepPareto(pareto=["step_time_s", "peak_bytes"]), options.repeat, "dsx, Pareto front"),
         _written(problem, spec, options.repeat),
         _all_cut(fitted, spec),
@@ -158,8 +160,11 @@ def _processor() -> str:
     return named[0] if named else platform.machine()
 
 
-def _problem(path: Path, assumptions: str | None = None) -> tuple[SweepSpec, Problem]:
-    """Return a sweep and its problem, under another assumption set if one is named; that searches the same choices."""
+def problem_of(path: Path, assumptions: str | None = None, fixed: bool = True) -> tuple[SweepSpec, Problem]:
+    """Return a sweep and its problem, under another assumption set if one is named.
+
+    That searches the same choices, or all of its own if they are not `fixed`.
+    """
     columns = Columns(tuple(PLAN_COLUMNS), tuple(StepCosts.__dataclass_fields__), NAMED)
     spec = load_sweep(path, columns)
     own = load_assumptions(spec.assumptions)
@@ -168,12 +173,12 @@ def _problem(path: Path, assumptions: str | None = None) -> tuple[SweepSpec, Pro
         load_cluster(spec.cluster[0]),
         load_assumptions(assumptions) if assumptions else own,
     )
-    fixed = {name: [value] for name, value in own.fixed.items()}
     options = ProblemOptions(sequence_length=spec.sequence_length)
-    return spec, make_problem(*files, spec.strategy, options).searching(fixed)
+    problem = make_problem(*files, spec.strategy, options)
+    return spec, problem.searching({name: [value] for name, value in own.fixed.items()}) if fixed else problem
 
 
-def _median(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:
+def median_of(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:
     """Return the median seconds of `repeat` runs after a first one, and the result of the last run."""
     result = run()
     seconds = []
@@ -184,7 +189,7 @@ def _median(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:
     return sorted(seconds)[repeat // 2], result
 
 
-def _sweep(problem: Problem, spec: SweepSpec, keep: Keep, batches: list[int]) -> Sweep:
+def sweep_of(problem: Problem, spec: SweepSpec, keep: Keep, batches: list[int]) -> Sweep:
     stages_and_replicas.cache_clear()  # else a run would find those of the run before
     studies = make_studies([problem], spec.what_if, spec.num_gpus, batches, spec.fix, spec.limit)
     return Sweep(studies, keep, "float32")
@@ -196,12 +201,12 @@ def _searched(
     """Time a whole search, from the settings to the kept rows; of all batch sizes, or of some."""
 
     def run() -> tuple[int, Any]:
-        sweep = _sweep(problem, spec, keep, batches or spec.global_batch_size)
+        sweep = sweep_of(problem, spec, keep, batches or spec.global_batch_size)
         kept: list[Any] = []
         sweep.run(range(len(sweep.parts)), lambda number, rows, counts: kept.append(rows))
         return sweep.size, kept[0] if len(kept) == 1 else sweep.merged(kept)
 
-    seconds, (size, rows) = _median(run, repeat)
+    seconds, (size, rows) = median_of(run, repeat)
     if not isinstance(keep, KeepTop) or not keep.per:
         return Result(way, size, seconds)
     best: dict[int, float] = {}
@@ -222,12 +227,12 @@ def _bounded(problem: Problem, spec: SweepSpec, repeat: int) -> list[Bounded]:
     for way, searched in ways.items():
 
         def run(searched: Problem = searched) -> CandidateCounts:
-            sweep = _sweep(searched, spec, KeepTop(top=10), spec.global_batch_size)
+            sweep = sweep_of(searched, spec, KeepTop(top=10), spec.global_batch_size)
             counts: list[CandidateCounts] = []
             sweep.run(range(len(sweep.parts)), lambda number, rows, of_part: counts.append(of_part))
             return functools.reduce(CandidateCounts.plus, counts)
 
-        seconds, counts = _median(run, repeat)
+        seconds, counts = median_of(run, repeat)
         found.append(Bounded(way, counts, seconds))
     return found
 
@@ -240,7 +245,7 @@ def _written(problem: Problem, spec: SweepSpec, repeat: int) -> Result:
     manifest = manifests.begin({"batches": batches}, names, reasons, "float32")
 
     def run() -> int:
-        sweep = _sweep(problem, spec, "all", batches)
+        sweep = sweep_of(problem, spec, "all", batches)
         with tempfile.TemporaryDirectory() as folder:
             with writing.create(Path(folder) / "set", manifest, len(sweep.parts)) as writer:
                 sweep.run(
@@ -252,14 +257,19 @@ def _written(problem: Problem, spec: SweepSpec, repeat: int) -> Result:
                 writer.finish()
         return sweep.size
 
-    seconds, size = _median(run, max(1, repeat // 2))
+    seconds, size = median_of(run, max(1, repeat // 2))
     return Result("dsx, all columns into Parquet", size, seconds)
+
+
+def _every_choice(problem: Problem, spec: SweepSpec, repeat: int) -> Result:
+    """Time a search whose choices nothing fixes, as that of a user, of one GPU count and batch size."""
+    few, batch = spec.model_copy(update={"num_gpus": [_FEW_GPUS]}), spec.global_batch_size[:1]
+    return _searched(problem, few, KeepTop(top=10), repeat, f"dsx, every choice, set {FITTED}", batch)
 
 
 def _all_cut(problem: Problem, spec: SweepSpec) -> Result:
     """Time optimal cuts of all rows of one GPU count and batch size."""
-    few = spec.model_copy(update={"num_gpus": [_CUT_GPUS]})
-    batch = spec.global_batch_size[:1]
+    few, batch = spec.model_copy(update={"num_gpus": [_FEW_GPUS]}), spec.global_batch_size[:1]
     return _searched(
         problem.with_partition(OPTIMAL), few, "all", 1, f"dsx, all rows, optimal cuts, set {FITTED}", batch
     )

@@ -28,7 +28,7 @@ DENSE = model_of(
 JOBS = {"long": (16, 10, 65_536), "three": (12, 32, 8192), "odd": (8, 8, 12_300), "odder": (16, 4, 32_772)}
 
 
-@pytest.mark.sampled(0, 3)
+@pytest.mark.sampled(0, 5)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", JOBS)
 def test_each_of_the_three_plans_can_be_launched(framework, name):
@@ -39,7 +39,7 @@ def test_each_of_the_three_plans_can_be_launched(framework, name):
         assert dsx.launch(job, plan, framework=framework).files
 
 
-@pytest.mark.sampled(0, 3)
+@pytest.mark.sampled(0, 5)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("model", "cluster", "num_gpus", "batch", "length"),

@@ -65,7 +65,7 @@ def test_a_replay_is_as_long_and_as_large_as_priced(seed, overlaps, tmp_path):
     assert abs(found.memory) <= memory, found
 
 
-@pytest.mark.sampled(72, 7)
+@pytest.mark.sampled(72, 14)
 @pytest.mark.parametrize("nic", [1, 10, 50])
 @pytest.mark.parametrize("overlaps", OVERLAPS_OF)
 @pytest.mark.parametrize("seed", range(16))
@@ -153,7 +153,7 @@ def test_experts_are_reduced_over_ranks_that_lie_together(gpus, dp, tmp_path):
     assert step.step_time_s == pytest.approx(dsx.evaluate(job, plan, strategy="2d").step_time_s, rel=0.03)
 
 
-@pytest.mark.sampled(0, 3)
+@pytest.mark.sampled(0, 6)
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
 @pytest.mark.parametrize("seed", range(10))
 def test_replicas_of_shards_and_two_chains_are_reduced_where_they_lie(seed, schedule, tmp_path):

@@ -110,7 +110,7 @@ def test_optimum(case):
     check_optimum(case)
 
 
-@pytest.mark.sampled(0, 5)
+@pytest.mark.sampled(0, 10)
 @pytest.mark.parametrize("case", OPTIMA, ids=case_id)
 def test_every_optimum(case):
     check_optimum(case)

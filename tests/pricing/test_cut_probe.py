@@ -48,7 +48,7 @@ def check(problem, where, least_memory):
     return fits
 
 
-@pytest.mark.sampled(40, 3)
+@pytest.mark.sampled(40, 6)
 @pytest.mark.parametrize("goal", ["fastest", "least memory"])
 @pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
 @pytest.mark.parametrize("chain", CHAINS)
@@ -59,7 +59,7 @@ def test_probes_find_the_cuts_of_the_scan(chain, capacity, goal, way):
     assert check(problem, where, goal == "least memory").any() or capacity < 1e12
 
 
-@pytest.mark.sampled(0, 3)
+@pytest.mark.sampled(0, 5)
 @pytest.mark.parametrize("goal", ["fastest", "least memory"])
 @pytest.mark.parametrize("chain", ["ends", "unlike"])
 def test_probes_find_them_under_every_choice(chain, goal, way):

@@ -169,7 +169,7 @@ def test_rows_that_fit_are_those_of_each_point_alone(precision):
 @pytest.mark.parametrize(
     ("keep", "precision", "size"),
     [
-        ("top", "float32", 0),
+        pytest.param("top", "float32", 0, marks=pytest.mark.fuzz),
         ("groups", "float32", 1),
         pytest.param("groups", "float64", 2, marks=pytest.mark.fuzz),
         ("front", "float32", 1),

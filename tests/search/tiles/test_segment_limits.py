@@ -97,7 +97,7 @@ def test_a_search_of_many_plans_has_limits(monkeypatch, per):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(
     capacity=st.sampled_from([2e8, 1.5e9, 3e9, 20e9]),
     layers=st.sampled_from([LAYERS, LAYERS[1:2]]),
