@@ -36,7 +36,7 @@ from dsx.cost.context import StepCosts
 from dsx.plans.blocks import stages_and_replicas
 from dsx.plans.choices import NAMED, PLAN_COLUMNS
 from dsx.plans.rules import OPTIMAL
-from dsx.pricing.cuts import CandidateCounts, column_names
+from dsx.pricing.cuts import CandidateCounts, column_names, joined
 from dsx.pricing.problem import Problem, ProblemOptions, make_problem
 from dsx.results import manifest as manifests
 from dsx.results import writer as writing
@@ -204,7 +204,7 @@ def _searched(
         sweep = sweep_of(problem, spec, keep, batches or spec.global_batch_size)
         kept: list[Any] = []
         sweep.run(range(len(sweep.parts)), lambda number, rows, counts: kept.append(rows))
-        return sweep.size, kept[0] if len(kept) == 1 else sweep.merged(kept)
+        return sweep.size, sweep.merged(joined(kept))
 
     seconds, (size, rows) = median_of(run, repeat)
     if not isinstance(keep, KeepTop) or not keep.per:
