@@ -66,8 +66,8 @@ def main() -> None:
         seconds, rows = searched(problem, spec, options.repeat)
         np.savez(options.winners, seconds=seconds, **rows)
         return
+    seconds, rows = searched(problem, spec, options.repeat)  # before `loop_rate` changes the shape of calls
     loops = [loop_rate(problem, spec, *shape, options.repeat) for shape in _SHAPES]
-    seconds, rows = searched(problem, spec, options.repeat)
     of_processors, seconds_of_processors = on_processors(options)
     check_same(rows, of_processors)
     device = jax.local_devices()[0]
