@@ -44,7 +44,7 @@ def plans_of(problem, opened):
     ("layers", "capacity", "opened"),
     [
         ("ends", 5e9, FEW),
-        pytest.param("ends", 3e9, FEW | VARIED, marks=pytest.mark.slow),
+        pytest.param("ends", 3e9, FEW | VARIED, marks=pytest.mark.fuzz),
         pytest.param(
             "two kinds", 5e9, FEW | {"offload": ["none", "optimizer"], "zero_replicas": [1, 2]}, marks=pytest.mark.fuzz
         ),

@@ -135,7 +135,7 @@ COLUMNS = [*StepCosts.__dataclass_fields__, *(name for name in PLAN_COLUMNS if n
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@settings(max_examples=4)
 @example(["compute_s", "mfu", "tokens_per_s"], ["", "", "-", ""], 1, 50, "float32")
 @given(
     objectives=st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=4, unique=True),
