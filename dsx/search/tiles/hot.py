@@ -152,7 +152,8 @@ if jax.__version_info__ < (0, 11):
 
 make_pytrees()
 
-OfPoint, Result = TypeVar("OfPoint"), TypeVar("Result")
+OfPoint = TypeVar("OfPoint")
+Result = TypeVar("Result")
 
 
 @record
