@@ -555,7 +555,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
                 of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
                 others.tell(_most_of_answer(of_all, job, spaces.problem))
                 if of_all and len(roles) == len(ROLES) and seconds_left():
-                    early(f"the fastest plan takes {_in_a_line(of_all[0])}; {_SIMPLER} follow", begin, watch)
+                    early(f"none is faster than {_in_a_line(of_all[0])}; equal ones, {_SIMPLER} follow", begin, watch)
                 role_plans, plans, as_launched, not_compared = _plans_of_answer(spaces, of_all, most, job, roles, watch)
                 if not plans and counts.left_s < math.inf:
                     why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"
