@@ -1,16 +1,9 @@
-"""The spaces of a search for the fastest plans of a job, its fastest plans, and the best of those nearly as fast.
+"""The spaces of a search for the fastest plans of a job, and its fastest plans.
 
 A search has a space for each way in which its plans are cut; they share their shard keys, of which the layers are
 priced only when a search takes the key. Best cuts are known for some schedules (`dsx.plans.rules.optimal_cut_covers`):
 optimal ones for one chunk per stage, the best of balanced and even ones for several. A search of any cut gives plans of
 these schedules their best cut, and the others an even one.
-
-Plans that are nearly as fast as the fastest are searched for the one of the features that cost least, and for the one
-of least memory. No cut of a plan beats its bounds of time and memory, nor the cost of its other features. Plans that
-may be fast enough are looked at by this cost first if the least is wanted, then by their bound of memory, until none
-that is left can be better than the best so far. Variants (`dsx.plans.variants`) come last: those of few plans may be
-better. Those with offload come first where memory alone counts. Each plan has its fastest cut that fits, as everywhere
-in a search for the fastest, and its even cut, which may cost less to set up.
 """
 
 from collections.abc import Callable, Mapping, Sequence
