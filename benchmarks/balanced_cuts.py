@@ -19,7 +19,6 @@ from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.plans.rules import OPTIMAL
 from dsx.pricing.cuts import price_best_cuts, price_cuts
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem, ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import Space, at_points
@@ -59,7 +58,7 @@ def excesses(made: Problem, shape: tuple[int, int]) -> Iterator[float]:
     if not space.size:
         return
     positions, choices = space.blocks.rows(0, space.size)
-    table_of_keys = price_keys(made, space.keys)
+    table_of_keys = space.table(made)
     rows = Rows(np.zeros_like(positions), positions, choices)
     found = price_best_cuts(made, table_of_keys, rows).costs.step_time_s
     inner = np.array([[0, *cut] for cut in combinations(range(1, num_layers), chunks - 1)])

@@ -22,7 +22,6 @@ from dsx.cost.step import step_costs
 from dsx.plans.choices import CHOICE_COLUMNS
 from dsx.plans.enumerate import Arrays
 from dsx.pricing.cuts import candidate_columns
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import step_choices
 from dsx.search.spaces import Space
@@ -150,9 +149,7 @@ def in_c(problem: Problem, spec: SweepSpec, threads: int) -> Result | None:
         return None
     space = Space(problem, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
     groups = np.array(spec.num_gpus)
-    parts = c_kernel.shares(
-        problem, price_keys(problem, space.keys), _plain_blocks(space, groups), len(groups), threads
-    )
+    parts = c_kernel.shares(problem, space.table(problem), _plain_blocks(space, groups), len(groups), threads)
     kernel.price(parts)
     seconds, winners = _timed(lambda: kernel.price(parts))
     best = dict(zip(groups.tolist(), winners.time.tolist(), strict=True))

@@ -27,7 +27,6 @@ from sections import table, write_section
 from dsx.config.sweep_file import KeepTop, SweepSpec
 from dsx.plans.enumerate import Arrays
 from dsx.pricing.cuts import joined
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.tiles import hot, top_plans
@@ -92,7 +91,7 @@ def loop_rate(problem: Problem, spec: SweepSpec, tiles: int, bundles: int, repea
     device = jax.local_devices()[0]
     hot.TILES, hot.BUNDLES = tiles, bundles
     space = Space(problem, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
-    source = PricedSpace(problem, space, price_keys(problem, space.keys, space.bounds.uneven), "float32")
+    source = PricedSpace(problem, space, space.table(problem), "float32")
     loop = HotLoop(source, Groups(space.keys, space.blocks, []), ["step_time_s"])
     ranges = list(block_ranges(space.blocks, 0, len(space.blocks)))
     chunks: list[Chunk] = list(loop.chunks(ranges[:: max(1, len(ranges) // _CHUNKS)][:_CHUNKS]))

@@ -14,7 +14,6 @@ from dsx.plans.enumerate import Arrays
 from dsx.plans.layer_layout import of_text, starts
 from dsx.plans.rules import EVEN, OPTIMAL
 from dsx.pricing.cuts import cost_columns, layers_of_stages, price_cuts
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import Space
@@ -106,7 +105,7 @@ class _Table:
     def __init__(self, problem: Problem, num_gpus: int) -> None:
         self.problem, self.num_gpus = problem, num_gpus
         self.space = Space(problem, [num_gpus], [num_gpus])
-        self.table = price_keys(problem, self.space.keys)
+        self.table = self.space.table(problem)
 
     def best(self) -> Plan | None:
         """Return the fastest plan that fits."""

@@ -24,7 +24,6 @@ from dsx.plans.frameworks import Limitation, Selection
 from dsx.plans.rules import EVEN, OPTIMAL, optimal_cut_covers
 from dsx.plans.variants import Variants, varied_last
 from dsx.pricing.cuts import CandidateCounts
-from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import MAX_LAYERS, Problem
 from dsx.progress import Watch, progress, seconds_left, unwatched, working
@@ -163,7 +162,7 @@ class SearchSpaces:
     def key_bounds(self) -> KeyFloats:
         """Return the least seconds of a step of any plan of each shard key."""
         without_recomputation = recomputing(self.problem, [NONE_CODE])
-        table = price_keys(without_recomputation, self.keys, self.parts[0].space.bounds.uneven)
+        table = self.parts[0].space.table(without_recomputation)
         return key_bounds(self.parts[0].space, table, without_recomputation.workload)
 
     def priced(self, where: Chosen | slice) -> list[Over[PricedSpace, "..."]]:
@@ -173,8 +172,7 @@ class SearchSpaces:
         """
         keys = take(self.keys, where)
         spaces = self.spaces if len(keys["tp"]) == self.num_keys else self._used(keys)
-        keys = spaces[0].keys
-        table = price_keys(self.problem, keys, spaces[0].bounds.uneven)
+        table = spaces[0].table(self.problem)
         values = undominated(self.problem, table)
         table = of_values(table, values)
         sources: list[PricedSpace] = []

@@ -35,7 +35,7 @@ from dsx.plans.frameworks import Limitation, Selection, compatible, selecting
 from dsx.plans.placement import units
 from dsx.plans.rules import EVEN
 from dsx.pricing.cuts import joined, no_rows, price_best_cuts, priced_rows, result_rows
-from dsx.pricing.keys import KeyCosts, PointCosts, first_of_each_plan
+from dsx.pricing.keys import KeyCosts, PointCosts, first_of_each_plan, price_keys
 from dsx.pricing.probe import may_take
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
@@ -128,6 +128,10 @@ class Space:
         for cached in ("blocks", "strategies"):  # of the keys before
             vars(part).pop(cached, None)
         return part
+
+    def table(self, problem: Problem) -> KeyCosts:
+        """Return the layer costs of the shard keys at all hardware points of a problem that has the candidates."""
+        return price_keys(problem, self.keys, self.bounds.uneven)
 
     @cached_property
     def strategies(self) -> frozenset[int]:

@@ -26,7 +26,7 @@ from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.plans.enumerate import Arrays, Kept
 from dsx.pricing.compiled import map_over_devices
 from dsx.pricing.cuts import CandidateCounts, Goal, joined, layers_of_stages, price_best_cuts, result_rows
-from dsx.pricing.keys import KeyCosts, power_of_two, price_keys
+from dsx.pricing.keys import KeyCosts, power_of_two
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.records import Over, Shaped
@@ -375,7 +375,7 @@ class _Searches:
         with self._lock:
             if at not in self._made:
                 study = points_of(self._studies[part.study], part.first_point, part.last_point)
-                table = price_keys(study.problem, study.space.keys, study.space.bounds.uneven)
+                table = study.space.table(study.problem)
                 search = search_of(study.problem, study.space, table, self._precision, self._length)
                 self._made = dict([*self._made.items(), (at, (study, search))][-2:])
             return self._made[at]
@@ -407,7 +407,7 @@ def _smallest(
     for study in studies:
         at_first_point = points_of(study, 0, 1)
         unlimited = at_points(at_first_point.problem, {path: np.array([np.inf]) for path in unlimited_fields})
-        table = price_keys(unlimited, study.space.keys, study.space.bounds.uneven)
+        table = study.space.table(unlimited)
         if unlimited.optimal_cuts:
             rows = smallest_cut(PricedSpace(unlimited, study.space, table, "float64"), progress)
         else:
