@@ -50,6 +50,7 @@ def test_it_is_told_values_one_after_the_other(stops):
     assert told(code) == ["42", str(not stops), "15"]
 
 
+@pytest.mark.slow
 def test_a_result_that_is_there_before_it_is_asked_for():
     code = "import signal, time\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
     code += "with forked(lambda _: os.getpid() != caller) as beside:\n  time.sleep(1)\n"
@@ -74,6 +75,7 @@ def test_nothing_forks_where_jax_is_loaded():
         assert beside.result() == (42, os.getpid())
 
 
+@pytest.mark.slow
 def test_a_plan_is_priced_and_searched_without_jax():
     code = "import dsx\njob = dsx.Job('llama-3-8b', 'h100-nvs8', num_gpus=8, global_batch_size=16)\n"
     code += "found = dsx.best(job, fix='tp=2 microbatch_size=1 pp=1 offload=none', watch=lambda *_: None)\n"

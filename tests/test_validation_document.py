@@ -169,6 +169,7 @@ def test_frozen_predictions_read_back(validation, runs, rows, tmp_path):
     assert (frozen[0]["fits"], frozen[-1]["predicted_s"], frozen[-1]["fits"]) == ("1", "nan", "0")
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn(validation, runs, rows, unseen, tmp_path):
     validation.draw_pictures(rows, setups(runs), unseen, tmp_path / "figures")
     sizes = {file.name: file.stat().st_size for file in (tmp_path / "figures").iterdir()}

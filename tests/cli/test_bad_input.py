@@ -189,6 +189,7 @@ def test_what_leaves_no_candidate_is_said_with_its_place(run, folder, stated, sa
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_what_a_set_or_an_override_of_a_sweep_leaves(run, folder):
     done = run("best", *JOB, "--set", "assumptions.fixed.vpp=3", "--partition", "even")
     assert done.code == 3

@@ -83,6 +83,7 @@ def test_json_has_what_the_table_has(run, place):
     assert (data["errors"]["held_out"], data["interval"], data["resolution"]) == (None, [], None)
 
 
+@pytest.mark.slow
 def test_the_set_is_written_beside_what_it_extends(run, place):
     (place / "sets").mkdir()
     assert run("calibrate", "runs.csv", "-o", "sets/own.yaml", "--assumptions", "two.yaml").code == 0
@@ -93,6 +94,7 @@ def test_the_set_is_written_beside_what_it_extends(run, place):
     assert json.loads(again.out)["errors"]["before"][-1]["mape"] < 0.01
 
 
+@pytest.mark.slow
 def test_unknown_software_is_said(run, place):
     write(place / "one.csv", PLANS[0] | {"framework": "megatrom", "year": "2025"})
     done = run("calibrate", "one.csv", "--specialise", "default", "-o", "mine.yaml")
@@ -126,6 +128,7 @@ def test_runs_that_no_cluster_explains_are_written_with_a_remark_or_refused(run,
     assert "the table looks wrong: the times are 1" in done.err
 
 
+@pytest.mark.slow
 def test_a_run_makes_no_calibrated_assumption_set(run, place, times):
     (place / "two.yaml").write_text(f"{SET}calibrated: false\n")
     write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(times[0])})

@@ -130,6 +130,7 @@ def test_with_itself(run, swept):
     assert done.err == f"dsx: A and B are the same folder, {swept}\n"
 
 
+@pytest.mark.slow
 def test_what_is_not_in_both_sets_is_said(run, swept, made):
     top = made("top", "sweep.keep={top: 2}", "cluster.device.hbm_capacity=3 GB")
     done = run("compare", swept, top)

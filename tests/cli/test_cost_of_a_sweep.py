@@ -12,6 +12,7 @@ TOKENS = ("--set", "sweep.train_tokens=20B")
 FRONT = ("--set", "sweep.keep={pareto: [cost_usd, training_days]}")
 
 
+@pytest.mark.slow
 def test_the_front_and_the_cheapest_are_those_of_all_rows(run, folder, swept_all):
     done = run("sweep", "sweep.yaml", "-o", "out", *PRICE, *TOKENS, *FRONT, "--json")
     assert done.code == 0

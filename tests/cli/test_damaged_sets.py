@@ -314,6 +314,7 @@ def test_the_folder_of_the_user_may_be_a_link(run, folder, again):
 
 
 @pytest.mark.parametrize("keep", ["all", pytest.param("{top: 2, per: [num_gpus]}", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_names_that_are_not_utf_8(run, folder, keep, monkeypatch):
     # As the interpreter has it; pytest puts a stricter one in its place.
     sys.stderr.reconfigure(errors="backslashreplace")

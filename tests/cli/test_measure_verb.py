@@ -53,6 +53,7 @@ def test_a_spread_of_a_model_is_measured_and_read_back(run, tiny):
     assert (said["num_measured"], said["idle"]) == (said["num_kernels"], [])
 
 
+@pytest.mark.slow
 def test_kernels_are_really_timed(run, folder, monkeypatch):
     (folder / "tiny.yaml").write_text(TINY)
     monkeypatch.setattr("dsx.verbs.measure.cases", lambda plans: cases(plans)[-3:])

@@ -110,6 +110,7 @@ def test_best_shows_stages_and_flags(run, place):
     assert "stage_layers=" not in run(*piped, "--partition", "even").out
 
 
+@pytest.mark.slow
 def test_best_cuts_of_plans_their_picture_and_unknown_ones(run, place):
     plan = ("pp=3", "dp=4", "nvs.dp=4")
     found = json.loads(run("evaluate", *JOB, *plan, "--partition", "optimal", "--json").out)

@@ -113,6 +113,7 @@ def test_found_by_name_on_the_path(run, on_path):
     assert best["plans"][0]["step_time_s"] <= json.loads(done.out)["step_time_s"]
 
 
+@pytest.mark.slow
 def test_texts_are_found_by_path_and_not_elsewhere(run, mine):
     job = ("--model", "mine/wide-model.yaml", *JOB[2:], "--strategy", "mine/megatron.layer", "--framework", "any")
     by_path = json.loads(run("best", *job, "--top", 1, "--json").out)["plans"][0]

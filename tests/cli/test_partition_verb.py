@@ -57,6 +57,7 @@ def test_for_people(run, files):
     assert len(lines) == 6
 
 
+@pytest.mark.slow
 def test_choices_are_kept_to(run, files):
     def plan(*arguments):
         return json.loads(run(*job(), *arguments, "--json").out)

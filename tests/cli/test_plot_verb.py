@@ -106,6 +106,7 @@ def test_kinds(run, silent, tmp_path, drawn, options, x, y):
     assert (ax.get_xlabel(), ax.get_ylabel()) == (x, y)
 
 
+@pytest.mark.slow
 def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
     run(
         "plot",
@@ -132,6 +133,7 @@ def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
     assert len(breakdown) == 6
 
 
+@pytest.mark.slow
 def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):
     run("plot", silent, "--kind", "breakdown", "-o", tmp_path / "a.pdf")
     upper, lower = drawn[0][0].get_figure(root=True).axes
@@ -146,6 +148,7 @@ def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):
     assert over == [", and over HBM capacity", ""]
 
 
+@pytest.mark.slow
 def test_the_sweep_says_what_to_draw_and_options_override_it(run, asking, tmp_path, drawn):
     for options in ((), ("--value", "mfu"), ("--kind", "heatmap", "--y", "strategy"), ("--kind", "scaling")):
         assert run("plot", asking, *options, "-o", tmp_path / "a.svg").code == 0

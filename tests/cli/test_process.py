@@ -34,6 +34,7 @@ def test_streams_exit_codes_and_closed_pipes(folder):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
     broken = (
         "import dsx.verbs.cli as descriptions, sys\n"
@@ -73,6 +74,7 @@ def test_help_is_whole_and_loads_nothing_heavy():
     assert "..." not in done.stdout.replace("]...", "").replace("VALUE...", "").replace("[ARGS]...", "")
 
 
+@pytest.mark.slow
 def test_a_reader_that_closes_early(swept):
     command = f"{DSX} pareto {swept} --json | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
@@ -110,6 +112,7 @@ def test_no_colour_and_no_bar_without_a_terminal(folder):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_moment_leaves_no_traceback(folder):
     job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
     ended = []

@@ -65,6 +65,7 @@ def result_set(tmp_path_factory, command):
     return place / "set"
 
 
+@pytest.mark.slow
 def test_a_row_is_explained_with_the_choices_that_its_sweep_searched(run, result_set):
     import dsx
 

@@ -93,6 +93,7 @@ def test_flags_follow_the_hardware_point_of_a_row(run, folder):
     }
 
 
+@pytest.mark.slow
 def test_hardware_is_shown(run, points):
     done = run("show", points, "--top", 3)
     assert done.out.startswith("small on a100-nvs8, b200-nvs8, 2 what-if points\n")
@@ -108,7 +109,7 @@ def test_hardware_is_shown(run, points):
     assert set(data["plans"][0]["hardware"]) == {"cluster", "device.hbm_capacity"}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(
     ("keep", "says"),
     [

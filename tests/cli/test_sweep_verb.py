@@ -139,6 +139,7 @@ def test_people_see_the_interval_of_a_plan(run, folder):
     assert "80 % interval" not in run("evaluate", *job, "--assumptions", "paper-2410.00273").out
 
 
+@pytest.mark.slow
 def test_plans_that_nothing_was_measured_like_say_so_and_have_wider_intervals(run, folder):
     entries = "interval: [{where: {thin: 1}, low: 0.5, high: 2}, {low: 0.9, high: 1.1}]"
     head = f"extends: paper-2410.00273\nname: known\n{entries}\n"

@@ -52,6 +52,7 @@ def test_a_models_name_is_escaped(run, evil, arguments):
         assert done.out.splitlines()[0].startswith(printable(NAME) + " on 8 x b200-nvs8")
 
 
+@pytest.mark.slow
 def test_hostile_names_of_models_clusters_and_files(run, evil):
     assert run("sweep", "sweep.yaml", "-o", "a").code == 0
     shown = run("show", "a")
@@ -90,6 +91,7 @@ def test_a_spreadsheet_runs_nothing_of_what_validate_writes(run, folder, start):
     assert (first["id"], second["id"]) == (f"'{start}", "plain")
 
 
+@pytest.mark.slow
 def test_streams_and_completions(folder):
     (folder / "small.yaml").write_text(MODEL.replace("name: small", 'name: "größe"'), encoding="utf-8")
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
@@ -107,6 +109,7 @@ def test_streams_and_completions(folder):
     assert any(line.startswith("sweep\t") for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_clusters_and_ids_begin_no_lines(run, folder):
     (folder / "mine.yaml").write_text(f'extends: h100-nvs8\nname: "{NAME.encode("unicode_escape").decode()}"\n')
     done = run("clusters", "show", "mine.yaml", "--plot", "mine.png")

@@ -104,6 +104,7 @@ def test_json_of_the_three_verbs_agrees_with_the_layer(run, traces):
     assert totals["matrix_flops"] == 16 * 2 * 4 * of_layer
 
 
+@pytest.mark.slow
 def test_a_rank_of_each_stage_of_many_gpus(run, folder):
     size = ("--model", "small.yaml", "--num-gpus", 512, "--global-batch-size", 512)
     done = run("trace", "write", *size, "tp=4", "pp=4", "dp=32", "--ranks", "stages", "-o", "t")

@@ -10,6 +10,7 @@ PRICE = ("--set", "cluster.price=3 USD/h")
 RUN = (*BEST, "--num-gpus", "8,16", "--train-tokens", "2B")
 
 
+@pytest.mark.slow
 def test_the_answer_names_gpus_days_cost_and_plan_or_that_none_fits(run, folder):
     done = run(*RUN, *PRICE, "--deadline", "30d", "--plot", "cost.png")
     assert done.code == 0

@@ -151,6 +151,7 @@ def test_a_layer_without_work_takes_no_time():
     assert costs.forward_s.tolist() == costs.backward_s.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_every_parameter_of_multiplies_can_be_fitted():
     work = layer("default")
     assumptions = make_assumptions(

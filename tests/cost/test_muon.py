@@ -61,6 +61,7 @@ def test_matrices_of_the_body_have_muon(layer, options, blocks, muon):
     assert {weight.name.rpartition(".")[2] for weight in found if weight.matrix} == muon
 
 
+@pytest.mark.slow
 def test_bytes_and_flops_of_a_plan():
     """8 bytes for each parameter of a matrix and 12 for the others, on the rank of two of 16 experts."""
     local = 2 * sum(r * c for r, c in DENSE) + 6 * (sum(r * c for r, c in ATTENTION) + E * X + 3 * E * FX * 2)
@@ -172,7 +173,7 @@ def test_megatron_is_told(zero_stage, name):
 
 
 # On the host, the transfers of one layer run beside the steps of another.
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(
     ("plan", "within"),
     [("tp=2 dp=4 ep=4 zero_stage=1", 0.03), ("dp=8 zero_stage=0", 0.05), ("dp=8 zero_stage=1 offload=optimizer", 0.12)],

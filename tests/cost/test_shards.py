@@ -258,6 +258,7 @@ def drawn_layouts(rng, count):
     return found
 
 
+@pytest.mark.slow
 def test_experts_lie_as_they_are_numbered():
     """Counted rank by rank, where domains cut ep groups, shard groups or neither: none is priced as placed better."""
     rng, straddling, hybrid = random.Random(1), 0, 0

@@ -140,6 +140,7 @@ def test_attention_that_transformer_engine_refuses_beside_an_exchange_is_said(st
     assert any("Engine has" in part for part in lost) == (said is not None)
 
 
+@pytest.mark.slow
 def test_sinks_gates_and_types_are_launched_as_priced():
     """A learned score of each head beside those of the keys (gpt-oss), in all layers or in none."""
     sinks = [layer | {"options": [*layer.get("options", []), "sinks"]} for layer in SPEC["layers"][1:2]]

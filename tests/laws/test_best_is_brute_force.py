@@ -11,7 +11,6 @@ from oracles.formulas import price
 from oracles.space import enumerate_candidates
 from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for
 
-from dsx.pricing.keys import price_keys
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
 from dsx.search.tiles import tiles
@@ -37,7 +36,7 @@ SYSTEMS = {
 def problem_and_space(name):
     problem = problem_for(MODEL, SYSTEMS[name], *STRATEGIES)
     space = Space(problem, GPUS, BATCHES)
-    return problem, space, price_keys(problem, space.keys)
+    return problem, space, space.table(problem)
 
 
 @cache

@@ -19,7 +19,6 @@ from dsx.config.model_file import ModelSpec
 from dsx.cost.interval import room
 from dsx.plans.rules import OPTIMAL, optimal_cut_covers
 from dsx.pricing.cuts import price_best_cuts, price_cuts
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search import bounds as key_bounds
@@ -86,7 +85,7 @@ def every_cut(num_layers, num_stages):
 def all_rows(problem, num_gpus, batch, opened):
     space = Space(problem, [num_gpus], [batch], opened)
     positions, choices = space.blocks.rows(0, space.size)
-    return price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices)
+    return space.table(problem), Rows(np.zeros_like(positions), positions, choices)
 
 
 def by_brute_force(problem, num_gpus, batch, opened):

@@ -10,7 +10,6 @@ from validation.cases import STRATEGIES, reference_problem
 
 from dsx.plans.choices import CHOICE_COLUMNS
 from dsx.pricing.cuts import candidate_columns, cost_columns
-from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.spaces import Space
 
@@ -86,7 +85,7 @@ def test_no_candidate_costs_what_another_costs(body):
     problem = problem_for(model, {"hbm_capacity": 1e12, "fast_size": 2}, ["2d"])
     space = Space(problem, [4], [8], {"offload": ["none"]})
     positions, choices = space.blocks.rows(0, space.size)
-    costs = price_rows(problem, price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices))
+    costs = price_rows(problem, space.table(problem), Rows(np.zeros_like(positions), positions, choices))
     names = [name for name in CHOICE_COLUMNS if name not in GIVEN]
     chosen = np.stack([choices[name] for name in names], axis=1)
     alike = defaultdict(list)

@@ -8,7 +8,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws.spaces import LATENCIES, RATES, SETS, hardware, on, priced, problem_of, space_of
 
-from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
@@ -186,7 +185,7 @@ def searching(choices):
 
 
 def price_of(problem, space, rows):
-    return price_rows(problem, price_keys(problem, space.keys), rows)
+    return price_rows(problem, space.table(problem), rows)
 
 
 @pytest.mark.parametrize("name", sorted(FACTS))
@@ -200,10 +199,11 @@ def test_every_fact_matters(name):
     assert (after > before * 1.01).any()
 
 
+@pytest.mark.slow
 def test_more_memory_never_leaves_fewer_plans():
     problem, space = problem_of("default"), space_of("default")
     peak = np.sort(priced(problem, space)["peak_bytes"])
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     # Exactly at a candidate's need it fits; capacities in between, below the least and above the most as well.
     chosen = peak[:: len(peak) // 2]
     capacities = np.unique([peak[0] * 0.999, *chosen, *(chosen * 1.001), peak[-1], peak[-1] * 2])

@@ -14,7 +14,6 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import ClusterSpec
 from dsx.config.model_file import ModelSpec
 from dsx.pricing.cuts import price_best_cuts, price_cuts
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.spaces import Space
@@ -64,7 +63,7 @@ def where_of(problem):
     """The layer costs of a space, and the rows of all its candidates."""
     space = Space(problem, [GPUS], [BATCH])
     positions, choices = space.blocks.rows(0, space.size)
-    return price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices)
+    return space.table(problem), Rows(np.zeros_like(positions), positions, choices)
 
 
 def found(problem, where):

@@ -101,7 +101,7 @@ def better(job, field, factor, unit):
     return job.replace(set={field: f"{factor * value!r} {unit}"})
 
 
-@pytest.mark.sampled(40, 10)
+@pytest.mark.sampled(0, 10)
 @pytest.mark.parametrize("seed", range(40))
 def test_no_plan_in_rank_order_is_faster_than_the_best(seed):
     rng = random.Random(seed)
@@ -112,7 +112,7 @@ def test_no_plan_in_rank_order_is_faster_than_the_best(seed):
         assert found.step_time_s <= seconds * (1 + 1e-6), (job.cluster.name, job.num_gpus, strategy, plan)
 
 
-@pytest.mark.sampled(40, 10)
+@pytest.mark.sampled(0, 10)
 @pytest.mark.parametrize("seed", range(40))
 def test_better_hardware_never_makes_a_step_slower(seed):
     rng = random.Random(1000 + seed)

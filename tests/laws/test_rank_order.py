@@ -15,7 +15,6 @@ from priced import evaluate_plan
 
 import dsx
 from dsx.plans.placement import ORDERS
-from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import PricedPlan, price_plan
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
@@ -37,7 +36,7 @@ def best_s(strategy, num_gpus, domain):
     """The step time of the best plan, and its price by itself."""
     found = problem(strategy, domain)
     space = Space(found, [num_gpus], [2 * num_gpus])
-    rows, _ = search_of(found, space, price_keys(found, space.keys)).best(1, ())
+    rows, _ = search_of(found, space, space.table(found)).best(1, ())
     return float(rows["step_time_s"][0])
 
 
@@ -80,6 +79,7 @@ def check_best(jobs, count):
     return legal, uneven
 
 
+@pytest.mark.slow
 def test_the_best_is_never_slower_than_ranks_in_order_or_on_smaller_domains():
     legal, uneven = check_best([("2d", 12, 8), ("1d", 20, 8), ("1d", 48, 64)], 25)
     assert legal > 25
@@ -107,6 +107,7 @@ def test_a_larger_domain_never_slows_the_best_of_any_job():
     check_larger_domains([(strategy, gpus) for strategy in AXES for gpus in GPUS[::3]])
 
 
+@pytest.mark.slow
 def test_a_multiple_of_a_domain_never_slows_ranks_in_order():
     rng, compared = random.Random(1), 0
     for num_gpus in (24, 48, 96):
@@ -132,7 +133,7 @@ def test_what_a_search_returns_is_priced_the_same_by_itself():
     for strategy, num_gpus, domain in JOBS[3::25]:
         found = problem(strategy, domain)
         space = Space(found, [num_gpus], [2 * num_gpus])
-        rows, _ = search_of(found, space, price_keys(found, space.keys)).best(5, ())
+        rows, _ = search_of(found, space, space.table(found)).best(5, ())
         for row in range(len(rows["candidate"])):
             shares = [f"nvs.{axis}={rows[f'{axis}_nvs'][row]}" for axis in ("tp", "cp", "pp", "dp")]
             degrees = [f"{axis}={rows[axis][row]}" for axis in ("tp", "cp", "pp", "dp", "microbatch_size")]
@@ -143,7 +144,7 @@ def test_what_a_search_returns_is_priced_the_same_by_itself():
             assert alone.costs["step_time_s"] == pytest.approx(rows["step_time_s"][row], rel=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(("num_gpus", "batch", "nearly_s"), [(20, 40, 1.95), (12, 24, 1.85)])
 def test_a_last_host_of_fewer_gpus(num_gpus, batch, nearly_s):
     job = dsx.Job("llama-3-8b", "h100-nvs8", num_gpus=num_gpus, global_batch_size=batch)

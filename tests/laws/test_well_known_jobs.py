@@ -70,6 +70,7 @@ def best(case):
 
 @settings(max_examples=25)
 @given(SEEDS, st.floats(0.3, 1.0))
+@pytest.mark.slow
 def test_less_memory_is_never_better(seed, share):
     chain, network, job, per_stage = random_case(seed)
     less = job | {"memory": job["memory"] * share}
@@ -78,6 +79,7 @@ def test_less_memory_is_never_better(seed, share):
 
 @settings(max_examples=25)
 @given(SEEDS, st.integers(0, 2), st.floats(0.1, 1.0))
+@pytest.mark.slow
 def test_a_slower_network_is_never_better(seed, level, share):
     chain, network, job, per_stage = random_case(seed)
     slower = [width * (share if at == level else 1) for at, width in enumerate(network["bandwidth"])]

@@ -46,6 +46,7 @@ def test_groups_of_members_at_any_stride(devices):
     np.testing.assert_array_equal(sizes, [oracle.group_sizes(*pair, devices) for pair in pairs])
 
 
+@pytest.mark.slow
 def test_all_reduces_by_hand_and_side_by_side():
     draw = Random(0)
     for _ in range(50):

@@ -258,7 +258,7 @@ def test_the_memory_gives_the_degrees_of_the_table(zero_table):
         assert found == expected, zero_table.report(TABLE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("model", ["llama3", "bertlarge"])
 def test_with_zero_a_plan_fits_in_fewer_devices_than_published(zero_table, model):
     row = TABLE[model]

@@ -111,6 +111,7 @@ def layers(exact):
 
 
 @given(st.fixed_dictionaries({axis: DEGREE for axis in ("tp", "tp2", "cp", "ep", "dp")}))
+@pytest.mark.slow
 def test_the_flops_of_all_ranks_are_those_of_one_and_the_replicated_ones(layers, degrees):
     for layer in layers:
         ranks = math.prod(degrees[axis] for axis in layer.axes if axis != "ep")  # whose ranks are those of others

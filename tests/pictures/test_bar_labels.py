@@ -11,6 +11,7 @@ from dsx import pictures as plot
 GB = 1e9
 
 
+@pytest.mark.slow
 def test_axes_and_names_of_bars():
     ax = laid_out(plot.breakdowns(candidates(), ["num_gpus", "strategy"]))
     upper, lower = ax.get_figure(root=True).axes
@@ -56,6 +57,7 @@ def test_what_differs_between_the_plans_is_in_small_print():
     assert headings(same) == ["number of GPUs"]
 
 
+@pytest.mark.slow
 def test_placement_is_in_small_print_and_left_out_first():
     df = placed(candidates())
     ax = laid_out(plot.breakdowns(df, "num_gpus"))

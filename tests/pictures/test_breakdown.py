@@ -78,6 +78,7 @@ def test_a_value_without_a_feasible_plan_shows_the_fastest_rejected_one():
     assert title_of(nothing)[0] == "no feasible candidate"
 
 
+@pytest.mark.slow
 def test_capacities_of_bars():
     df = candidates().assign(step_time_s=1.0, reject=0)
     ax = laid_out(plot.breakdown(df, "num_gpus"))

@@ -52,6 +52,7 @@ def test_a_png_is_small_and_looks_the_same(tmp_path, draw):
     assert differs.mean() < 0.5
 
 
+@pytest.mark.slow
 def test_a_png_keeps_colours_and_stays_transparent(tmp_path):
     ax = Figure(figsize=(2, 2)).subplots()
     ax.imshow(np.random.default_rng(0).random((400, 400, 3)))
@@ -79,6 +80,7 @@ def test_save_errors(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["b.png"]
 
 
+@pytest.mark.slow
 def test_axes_need_a_figure_and_no_matplotlib_before_they_are_drawn():
     ax = Figure().subplots()
     ax.remove()

@@ -123,6 +123,7 @@ def test_numbers_are_read(size):
     assert is_whole(ax)
 
 
+@pytest.mark.slow
 def test_numbers_and_colours_of_cells():
     ax = plot.heatmap(grid(5, 5, copies=40), CAPACITY, BANDWIDTH)
     cells, mesh = cells_of(ax), ax.collections[0]

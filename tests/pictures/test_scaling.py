@@ -40,6 +40,7 @@ def test_points_are_the_best_that_is_feasible(y, largest):
         assert [value * size for value in line.values()] == pytest.approx(list(expected.values()))
 
 
+@pytest.mark.slow
 def test_lines_axes_and_names_of_scaling():
     df = candidates(what_if=CAPACITY)
     (line,) = drawn_lines(plot.scaling(df, y="step_time_s"))

@@ -173,6 +173,7 @@ def test_the_simulator_has_bandwidths_of_each_placement(devices):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_heft_keeps_to_bandwidths_and_two_servers_have_none_to_allocate():
     given = drawn(7, 40)
     bandwidth = np.random.default_rng(1).uniform(1e9, 9e9, (3, 3))
@@ -197,6 +198,7 @@ def test_heft_keeps_to_bandwidths_and_two_servers_have_none_to_allocate():
 @pytest.mark.parametrize(
     ("num_ops", "devices"), [(12, uniform(3, DeviceLink(1.0, 2e-6))), pytest.param(400, TIERS, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_an_allocation_is_never_worse_than_uniform_shares(num_ops, devices):
     given, network = drawn(num_ops, num_ops, labels=num_ops < 100), ServerNetwork(3, 1e9)
     shared = with_uniform_shares(devices, network)

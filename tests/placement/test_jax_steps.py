@@ -128,6 +128,7 @@ def loss(weights, x):
     return jax.nn.log_softmax(made).mean() + sums.mean() + jnp.where(made > 0.5, jnp.zeros((4, 8)), made).max()
 
 
+@pytest.mark.slow
 def test_the_kernels_of_a_step_compute_it():
     step = jax.value_and_grad(loss, argnums=(0, 1))
     operators, flat = traced(step, (LAYER, BATCH))

@@ -115,6 +115,7 @@ def test_scans_and_loops():
     assert alone < seconds["while"] < 3 * alone
 
 
+@pytest.mark.slow
 def test_an_unrolled_scan_computes_the_same():
     closed = jax.make_jaxpr(jax.value_and_grad(scanned(lambda x, w: jnp.tanh(x @ w))))(shape(3, 4, 4), shape(2, 4))
     flat = flattened(closed)

@@ -241,7 +241,7 @@ def test_unequal_stages_of_1f1b(send_s):
     assert found.max() <= 0.03
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(0)
 @FEW_AND_MANY
 @pytest.mark.parametrize(("send_s", "share", "most"), [(0.0, 0.005, 0.06), (0.01, 0.01, 0.065)])
 def test_unequal_chunks_of_1f1b(send_s, share, most, count):

@@ -6,7 +6,6 @@ from jaxtyping import TypeCheckError
 from laws.spaces import problem_of, space_of
 
 from dsx.pricing.cuts import RunChains, balanced_cuts, joined
-from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.records import tree_map
 
@@ -27,7 +26,7 @@ def test_plans_of_a_batch_are_as_many_in_all_arrays():
 
 def test_layer_costs_are_of_points_and_keys():
     problem, space = problem_of("default"), space_of("default")
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     positions, choices = space.blocks.rows(0, 2)
     rows = Rows(np.zeros(2, dtype=int), positions, choices)
     assert price_rows(problem, table, rows).step_time_s.shape == (2,)

@@ -48,7 +48,7 @@ def check(problem, where, least_memory):
     return fits
 
 
-@pytest.mark.sampled(40, 6)
+@pytest.mark.sampled(0, 6)
 @pytest.mark.parametrize("goal", ["fastest", "least memory"])
 @pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
 @pytest.mark.parametrize("chain", CHAINS)

@@ -89,6 +89,7 @@ def test_fewer_trained_weights_never_cost_more():
 
 
 @pytest.mark.parametrize("phase", [FORWARD_ALONE, Phase(("wo",))], ids=str)
+@pytest.mark.slow
 def test_the_fastest_of_a_search_are_the_fastest_of_all(phase):
     """A search bounds candidates and prices blocks of them in compiled code; brute force prices all on NumPy."""
     whole = problem_of("default", ("1d",))

@@ -45,7 +45,7 @@ def works(monkeypatch):
 @pytest.mark.slow
 def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
     problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
-    costs, *_ = price_keys(problem, space.keys)
+    costs, *_ = space.table(problem)
     table = leaves(costs)
     shared = sum(distinct for _, distinct in works)
     assert shared < len(space.keys["tp"])
@@ -64,9 +64,10 @@ def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
         assert not table["weight_bytes"][0, groups:, here].any()
 
 
+@pytest.mark.slow
 def test_keys_points_and_none_are_priced_alike():
     problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
-    table = leaves(price_keys(problem, space.keys)[0])
+    table = leaves(space.table(problem)[0])
     for key in range(0, len(space.keys["tp"]), 23):
         alone = leaves(price_keys(problem, {name: column[[key]] for name, column in space.keys.items()})[0])
         groups = alone["weight_bytes"].shape[1]
@@ -77,7 +78,7 @@ def test_keys_points_and_none_are_priced_alike():
     assert table.forward_s.shape == (problem.num_points, len(space.keys["tp"]))
     assert table.weight_bytes.shape[::2] == table.forward_s.shape
     for point in range(problem.num_points):
-        alone = leaves(price_keys(at_one_point(point), space.keys)[0])
+        alone = leaves(space.table(at_one_point(point))[0])
         assert_rows_equal(alone, {name: leaf[point : point + 1] for name, leaf in leaves(table).items()}, REL)
     # No keys rows and lengths.
     problem = at_points(problem_of("default", STRATEGIES), POINTS)
@@ -92,9 +93,10 @@ def test_keys_points_and_none_are_priced_alike():
 
 
 @pytest.mark.parametrize(("lengths", "most"), [((4, 40), 33)])
+@pytest.mark.slow
 def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, lengths, most):
     problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
-    expected = leaves(price_keys(problem, space.keys)[0])
+    expected = leaves(space.table(problem)[0])
     assert all(count == distinct for count, distinct in works)  # each is evaluated once
     total = sum(count for count, _ in works)
     works.clear()
@@ -110,7 +112,7 @@ def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, le
     monkeypatch.setattr(compiled, "_LENGTHS", lengths)
     monkeypatch.setattr(layers_module, "_WORKS", most)
     monkeypatch.setattr(compiled, "_price_layers", seen)
-    assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
+    assert_rows_equal(leaves(space.table(problem)[0]), expected, REL)
     assert all(count <= most for count, _ in works)
     assert sum(count for count, _ in works) == total
     assert set(priced) <= {*((length, length) for length in lengths[:-1]), (lengths[-1], lengths[-1] // 4)}
@@ -121,9 +123,9 @@ def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, le
 @pytest.mark.parametrize("most", [7, 1, 50])
 def test_keys_on_numpy_in_batches_of_any_length(monkeypatch, most):
     problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
-    expected = leaves(price_keys(problem, space.keys)[0])
+    expected = leaves(space.table(problem)[0])
     monkeypatch.setattr(layers_module, "_ON_NUMPY", most)
-    assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
+    assert_rows_equal(leaves(space.table(problem)[0]), expected, REL)
 
 
 def test_rows_at_any_points_in_any_order():
@@ -136,7 +138,7 @@ def test_rows_at_any_points_in_any_order():
     mixed = price_rows(problem, table, Rows(points, positions[rows], some))
     for point in range(problem.num_points):
         alone = at_one_point(point)
-        own = price_keys(alone, space.keys)
+        own = space.table(alone)
         expected = price_rows(alone, own, Rows(np.zeros_like(points), positions[rows], some))
         for name in ("step_time_s", "peak_bytes", "dp_comm_s", "mfu"):
             found = getattr(mixed, name)[points == point]

@@ -10,7 +10,6 @@ from priced import evaluate_plan
 from dsx.config.operator_files import OperatorTime, OperatorTimes
 from dsx.cost.measured_kernels import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN, Measurable, times_table
 from dsx.notation.library import load_operators
-from dsx.pricing.keys import price_keys
 from dsx.pricing.measured_share import _number, coverage, idle_rows, kernels_to_measure
 from dsx.pricing.one_plan import operator_costs
 
@@ -96,7 +95,7 @@ def test_the_step_changes_as_much_as_its_kernels():
 def test_keys_and_kernels_of_tables():
     space = space_of("default", strategies=("1d",))
     rows = (("norm", 0, (tokens, 3072, 0, 0), "", 1e-2) for tokens in (256, 512, 1024, 2048))
-    plain, changed = (price_keys(problem, space.keys)[0].forward_s for problem in (PROBLEM, with_rows(*rows)))
+    plain, changed = (space.table(problem)[0].forward_s for problem in (PROBLEM, with_rows(*rows)))
     grown = changed - plain
     tokens = space.keys["microbatch_size"] * (2048 // space.keys["tp"])
     some = np.isin(tokens, (256, 512, 1024, 2048))

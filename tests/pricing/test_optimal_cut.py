@@ -27,7 +27,6 @@ from dsx.pricing.cuts import (
     price_cuts,
     priced_rows,
 )
-from dsx.pricing.keys import price_keys
 from dsx.pricing.optimal_cut import chain_contents
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
@@ -66,7 +65,7 @@ def rows_of(problem, num_gpus=(12, 24), batches=(24,), **fix):
     problem = problem.searching(fix)
     space = Space(problem, num_gpus, batches, fix)
     positions, choices = space.blocks.rows(0, space.size)
-    return problem, space, (price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices))
+    return problem, space, (space.table(problem), Rows(np.zeros_like(positions), positions, choices))
 
 
 def some(where, rows):
@@ -169,7 +168,7 @@ def test_an_even_cut_is_never_better(model, capacity):
         assert (found.step_time_s[fits] < costs.step_time_s[fits] * 0.99).any()  # the head is heavy
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=4)
 @given(bandwidth=st.floats(1e8, 1e12), latency=st.sampled_from([0.0, 5e-6, 1e-3]))
@@ -281,7 +280,7 @@ def searched():
 
 def rows_at(problem, space):
     positions, choices = space.blocks.rows(0, space.size)
-    return price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices)
+    return space.table(problem), Rows(np.zeros_like(positions), positions, choices)
 
 
 def by_candidate(rows):
@@ -312,7 +311,7 @@ def test_rows_of_a_sweep_equal_their_evaluated_plans():
 def test_the_best_and_the_front_are_those_of_all_rows(precision):
     problem, space, rows = searched()
     feasible = {name: column[rows["reject"] == 0] for name, column in rows.items()}
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     found, counts = search_of(problem, space, table, precision).best(3, ["num_gpus"])
     assert counts.candidates == len(rows["tp"])
     assert counts.feasible <= counts.cut < len(feasible["tp"])
@@ -364,9 +363,9 @@ def test_hardware_points_side_by_side():
         ),
         assumptions=_repeated(problem.assumptions),
     )
-    found, _ = search_of(both, space, price_keys(both, space.keys)).best(2)
+    found, _ = search_of(both, space, space.table(both)).best(2)
     for point, alone in enumerate(leaves):
-        expected, _ = search_of(alone, space, price_keys(alone, space.keys)).best(2)
+        expected, _ = search_of(alone, space, space.table(alone)).best(2)
         here = found["point"] == point
         assert found["candidate"][here].tolist() == expected["candidate"].tolist()
         assert found["stage_layers"][here].tolist() == expected["stage_layers"].tolist()

@@ -81,6 +81,7 @@ def second_is_first(body, second):
 
 
 @pytest.mark.parametrize("body", ["dense", pytest.param("experts", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_what_is_left_out_costs_what_is_kept(body):
     names = tuple(dict.fromkeys(["1d", *strategy_names()]))
     problem = problem_of(body, names)

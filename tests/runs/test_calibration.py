@@ -99,6 +99,7 @@ def test_rows_have_their_stack_generation_and_weight_and_slowdowns(exact):
     assert np.isfinite(exact.step_times({}, some)).tolist() == some.tolist()
 
 
+@pytest.mark.slow
 def test_fits_begin_without_effects_and_find_the_numbers(exact, tmp_path):
     effects = {"stack": dict.fromkeys(exact.stack, SLOW), "generation": {"ampere": 0.05}}
     known = observed(table(tmp_path), load_assumptions(SET | {"effects": effects}))
@@ -206,6 +207,7 @@ def test_a_value_at_a_bound_fails_the_fit(tmp_path):
 ADAPTED = {"kernel_slowdown": Bounds(0.5, 2.0), "net_efficiency": Bounds(0.3, 1.0)}
 
 
+@pytest.mark.slow
 def test_one_row_adapts_a_set_and_five_adapt_it_more(tmp_path):
     slower = observed(table(tmp_path, kernel_slowdown=1.3))
     free = {"kernel_slowdown": {"deviation": 0.1, "between": [0.5, 2]}}

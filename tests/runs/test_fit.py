@@ -145,6 +145,7 @@ def left_out(part, measured, stack=None):
     return found
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_predicted_without_its_rows_and_effect():
     part = [f"p{row % 4}" for row in range(N)]
     own = np.array(part) == "p1"

@@ -163,6 +163,7 @@ def test_stacks_of_many_sources_keep_their_effects_and_those_of_one_are_shrunk()
     assert 0 < one < 1.02 * expected < 0.8 * 0.2
 
 
+@pytest.mark.slow
 def test_effects_of_generations_and_of_single_sources():
     stacks = [f"s{n}" for n in range(30)]
     sample, _ = sources(stacks, ["g"] * 30, 7, of_stack=0.0, rest=0.08)

@@ -15,6 +15,7 @@ WHOLE = load_assumptions("uncalibrated", [("fragmentation", "0")])
 ONE_GPU = {"n_gpus": "1", "tp": "1", "pp": "1", "dp": "1", "layers": "4", "global_batch": "4", "zero_stage": "0"}
 
 
+@pytest.mark.slow
 def test_what_a_row_counts_as_memory(tmp_path):
     asked = setups(read_runs(write(tmp_path / "runs.csv")))
     found, plain = predict(asked, ASSUMED), predict(asked, load_assumptions("uncalibrated", [("fragmentation", "0")]))

@@ -13,7 +13,6 @@ from validation.cases import PAPER, priced
 
 from dsx.pricing import compiled as devices
 from dsx.pricing.cuts import CandidateCounts, joined
-from dsx.pricing.keys import price_keys
 from dsx.search.spaces import Study, at_points, points_of
 from dsx.search.sweep import Sweep
 
@@ -38,7 +37,7 @@ def searched():
     """The problem at all points, its space, and the layer costs of its keys."""
     problem = at_points(problem_of(PAPER, STRATEGIES), POINTS)
     space = space_of(PAPER, batches=tuple(range(24, 145, 24)), strategies=STRATEGIES)
-    return problem, space, price_keys(problem, space.keys)
+    return problem, space, space.table(problem)
 
 
 @cache

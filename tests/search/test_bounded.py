@@ -11,7 +11,6 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
 from dsx.cost.cut_bounds import least_passes_s
 from dsx.pricing.cuts import price_best_cuts
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search import bounds as bounded
 from dsx.search.bounds import best_cuts
@@ -44,7 +43,7 @@ def problem_of(layers, partition="optimal", capacity=5e9, optimizer="adam"):
 def source_of(layers, capacity=5e9, opened=OPENED, optimizer="adam"):
     problem = problem_of(layers, capacity=capacity, optimizer=optimizer).searching(opened)
     space = Space(problem, [24], [48], opened)
-    return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+    return PricedSpace(problem, space, space.table(problem), "float64")
 
 
 @pytest.mark.sampled(3)
@@ -146,7 +145,7 @@ def sources_with_many_memories():
     for fast_size, strategies in (8, ("1d", "2d")), (6, ("1d",)):
         mixture = problem_of_experts(*strategies, system=(("fast_size", fast_size),)).searching(opened)
         space = Space(mixture, [24], [48], opened)
-        yield PricedSpace(mixture, space, price_keys(mixture, space.keys), "float64")
+        yield PricedSpace(mixture, space, space.table(mixture), "float64")
 
 
 def test_memory_does_not_depend_on_where_ranks_are(monkeypatch):
@@ -172,7 +171,7 @@ def test_what_waits_for_gradients_of_weights_is_not_part_of_a_bound(schedule, la
     opened = {**USUAL, "recompute": ["full"], "vpp": [1, 2], "schedule": [schedule]}
     problem = problem_of(layers, "even", capacity=1e13).searching(opened)
     space = Space(problem, [16], [64], opened)
-    source = PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+    source = PricedSpace(problem, space, space.table(problem), "float64")
     rows = bounded.rows_at(source, np.arange(space.size))
     rows = rows.take(np.flatnonzero(rows.choices["pp"] > 1))
     assert len(rows.positions) > 20

@@ -5,7 +5,6 @@ import pytest
 from search.test_bounded import LAYERS, problem_of
 
 from dsx.cost.cut_bounds import least_even_s
-from dsx.pricing.keys import price_keys
 from dsx.search import bounds as bounded_even
 from dsx.search.bounds import best_even, loose_bounds
 from dsx.search.spaces import PricedSpace, Space
@@ -23,7 +22,7 @@ OPENED = {
 def source_of(layers, capacity=5e9):
     problem = problem_of(layers, "even", capacity).searching(OPENED)
     space = Space(problem, [24], [48], OPENED)
-    return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+    return PricedSpace(problem, space, space.table(problem), "float64")
 
 
 @pytest.mark.parametrize("layers", LAYERS)
@@ -42,6 +41,7 @@ def test_no_plan_beats_a_bound(layers):
 # A model is compiled on its own: that of two kinds has what that of embedding and head has.
 @pytest.mark.parametrize("capacity", [5e9, 2.5e9, 1e8])
 @pytest.mark.parametrize("layers", ["alike", "two kinds", pytest.param("ends", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_best_are_those_of_all_plans(layers, capacity):
     source = source_of(layers, capacity)
     expected, of_all = Blockwise(source, 0).best(7)

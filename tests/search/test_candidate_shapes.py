@@ -15,7 +15,7 @@ from dsx.search.spaces import PricedSpace
 
 def test_candidates_are_as_many_in_all_arrays():
     problem, space = problem_of("default"), space_of("default")
-    source = PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+    source = PricedSpace(problem, space, space.table(problem), "float64")
     rows = rows_at(source, np.arange(3))
     among = np.ones(3, dtype=bool)
     assert may_be_fast(source, rows, among, np.full(3, np.inf)).tolist() == [True] * 3
@@ -30,7 +30,7 @@ def test_candidates_are_as_many_in_all_arrays():
 
 def test_layer_costs_are_of_the_keys_of_their_space():
     problem, space = problem_of("default"), space_of("default")
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     bounds = key_bounds(space, table, problem.workload)
     assert bounds.shape == space.keys["tp"].shape
     few = price_keys(problem, {name: column[:1] for name, column in space.keys.items()})

@@ -92,6 +92,7 @@ def test_an_error_of_a_worker_is_raised_and_ends_the_others(monkeypatch):
     assert len(done) < 20
 
 
+@pytest.mark.slow
 def test_a_sweep_on_two_devices(all_devices, monkeypatch):
     study = study_of(problem_of("default", ("1d",)), space_of("default", (24,), strategies=("1d",)))
     rows, counts = swept([study], KeepTop(top=5), "float32", 500)

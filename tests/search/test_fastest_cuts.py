@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.test_bounded import LAYERS, OPENED, problem_of
 
-from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows
 from dsx.search import cut_search as fastest_cuts
 from dsx.search import cut_search as front_of_cuts
@@ -27,7 +26,7 @@ def everything(layers, capacities, opened):
     """A problem at some points, its search, and all of its rows that fit, each with its fastest cut."""
     problem = at_points(problem_of(layers).searching(opened), {"device.hbm_capacity": np.array(capacities)})
     space = Space(problem, [12, 24], [24, 48], opened)
-    search = search_of(problem, space, price_keys(problem, space.keys))
+    search = search_of(problem, space, space.table(problem))
     positions, choices = space.blocks.rows(0, space.size)
     points = np.repeat(np.arange(len(capacities)), space.size)
     tiled = {name: np.tile(column, len(capacities)) for name, column in choices.items()}

@@ -79,6 +79,7 @@ def fastest_of_all():
     return dsx.best(JOB, fix=FIX, top=1)
 
 
+@pytest.mark.slow
 def test_an_answer_fills_its_nodes_where_measurements_do_not_tell():
     found = dsx.best(JOB, fix=FIX)
     assert (found.plan["tp"], found.plan["tp_nvs"] * found.plan["dp_nvs"]) in ((1, 8), (2, 8), (4, 8))

@@ -6,7 +6,6 @@ import pytest
 from search.test_bounded import OPENED, problem_of
 
 from dsx.plans.features import features_of
-from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.row_costs import Rows
 from dsx.search import bounds as bounded
@@ -34,7 +33,7 @@ def every_plan(layers, capacity, opened):
 
 def plans_of(problem, opened):
     space = Space(problem, [24], [48], opened)
-    search = search_of(problem, space, price_keys(problem, space.keys))
+    search = search_of(problem, space, space.table(problem))
     positions, choices = space.blocks.rows(0, space.size)
     rows = Rows(np.zeros_like(positions), positions, choices)
     return priced_plans(problem, search.rows(jax.local_devices()[0], rows, feasible=True))
@@ -56,6 +55,7 @@ def plans_of(problem, opened):
         ),
     ],
 )
+@pytest.mark.slow
 def test_the_best_of_all_nearly_fastest_plans(monkeypatch, layers, capacity, opened):
     monkeypatch.setattr(bounded, "_ROWS", 500)
     for name, rows in {"_FIRST": 64, "_MOST": 256, "_PRICED": 16, "_SAMPLED": (3, 1)}.items():

@@ -12,7 +12,6 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
 from dsx.cost.layer import BY_MODE
 from dsx.plans.choices import VALUES
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.bounds import best_cuts
 from dsx.search.spaces import PricedSpace, Space, of_values, undominated
@@ -41,7 +40,7 @@ def source_of(partition="even", capacity=80e9, opened=FEW):
         ProblemOptions(partition=partition),
     ).searching(opened)
     space = Space(problem, [8], [16], opened)
-    return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+    return PricedSpace(problem, space, space.table(problem), "float64")
 
 
 def scaled(layer, value, factor):

@@ -9,7 +9,6 @@ from search.sweeps import run, study_of, swept, where
 
 from dsx.config.sweep_file import KeepPareto, KeepTop
 from dsx.pricing.cuts import column_names
-from dsx.pricing.keys import price_keys
 from dsx.search.spaces import Space, Study, at_points
 from dsx.search.sweep import Sweep, search_of, smallest
 
@@ -51,7 +50,7 @@ def test_rows_of_whole_sweeps_and_their_progress(whole):
         if isinstance(keep, str):
             assert told[:-1] == [PART] * (len(told) - 1)
     # A longer list of the best begins with the shorter.
-    table = price_keys(PROBLEM, SPACE.keys)
+    table = SPACE.table(PROBLEM)
     lists = [search_of(PROBLEM, SPACE, table).best(top)[0]["step_time_s"] for top in (1, 50, 5000)]
     for shorter, longer in pairwise(lists):
         np.testing.assert_allclose(longer[: len(shorter)], shorter, rtol=1e-12)
@@ -131,7 +130,7 @@ def test_the_smallest_of_several_studies_and_hardware_points():
 def test_an_empty_space():
     empty = Space(PROBLEM, [24], [24], fix={"tp": [1000]})
     assert empty.size == 0
-    table = price_keys(PROBLEM, empty.keys)
+    table = empty.table(PROBLEM)
     for rows, counts in (
         search_of(PROBLEM, empty, table).best(3),
         search_of(PROBLEM, empty, table).front(["step_time_s"]),

@@ -123,6 +123,7 @@ def test_ranges_of_points_have_one_length_if_possible():
 
 
 @pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (0, 1, 3, 4))])
+@pytest.mark.slow
 def test_parts_of_all_rows_are_all_rows(size):
     sweep = Sweep(studies(), "all", "float64", sizes()[size])
     found = run(sweep)
@@ -154,6 +155,7 @@ def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_rows_that_fit_are_those_of_each_point_alone(precision):
     whole, counts = swept(studies(), "feasible", precision, sizes()[0])
     expected = where(all_rows(), all_rows()["reject"] == 0)

@@ -13,7 +13,6 @@ from dsx.config.what_if import WhatIf
 from dsx.errors import SpecError
 from dsx.plans.placement import shares_on_tiers
 from dsx.pricing.cuts import candidate_columns
-from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import operator_costs
 from dsx.pricing.row_costs import Rows, price_plans, price_rows
 from dsx.search.spaces import Space, at_points, make_studies
@@ -41,7 +40,7 @@ def priced(topology):
     problem = problem_on(topology)
     space = Space(problem, [GPUS], [BATCH])
     positions, choices = space.blocks.rows(0, space.size)
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     return (
         space,
         table,

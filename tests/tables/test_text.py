@@ -97,6 +97,7 @@ def test_shares_of_no_number_are_dashes(parts, whole):
     assert shares(parts, whole) == ["-", "-"]
 
 
+@pytest.mark.slow
 def test_plans_of_one_price_are_settings_that_tie():
     columns = {one.name: one.default if one.names else 1 for one in CHOICES} | {"strategy": "1d", "dp": 8}
     costs = {"step_time_s": 2.0, "mfu": 0.5, "peak_bytes": 1e9, "compute_s": 2.0}

@@ -47,6 +47,7 @@ OF_TP_8 = {"matrix": {"multiply": 37_248, "attention": 6_144}, AG: {1_048_576: 1
 
 
 @pytest.mark.parametrize("num_microbatches", [1, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_tensor_parallelism_with_sequence_parallelism(tmp_path, num_microbatches):
     """The paper measured 37,248 multiplies, 6,144 attentions and 18,816 gathers; its scatters: see below."""
     trace = rank_0(tmp_path, "gpt3-5b", 8, num_microbatches, tp=8)
@@ -54,6 +55,7 @@ def test_tensor_parallelism_with_sequence_parallelism(tmp_path, num_microbatches
 
 
 @pytest.mark.parametrize("num_microbatches", [2, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_fully_sharded_data_parallelism(tmp_path, num_microbatches):
     trace = rank_0(tmp_path, "gpt3-5b", 8, num_microbatches, dp=8, zero_stage=3)
     found = per_microbatch(multiplies(trace), num_microbatches)
@@ -67,6 +69,7 @@ def test_fully_sharded_data_parallelism(tmp_path, num_microbatches):
 
 
 @pytest.mark.parametrize("num_microbatches", [1, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_tensor_parallelism_of_the_large_model(tmp_path, num_microbatches):
     trace = rank_0(tmp_path, "gpt3-175b", 32, num_microbatches, tp=32)
     found = per_microbatch(multiplies(trace), num_microbatches)

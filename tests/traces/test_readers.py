@@ -53,6 +53,7 @@ def test_a_buffer_has_one_name_however_often_it_is_written(tmp_path):
     assert min(int(np.sum(trace.writes.values == gradient)) for gradient in gradients) == 4  # microbatches
 
 
+@pytest.mark.slow
 def test_a_slow_rank_has_longer_kernels_and_a_replay_says_that_it_takes_none(tmp_path, caplog):
     plan = {"tp": 2, "dp": 2}
     usual = written(tmp_path / "usual", job(), durations=True, **plan)

@@ -66,6 +66,7 @@ def test_a_folder_has_the_ranks_the_groups_and_a_manifest(whole):
 @pytest.mark.parametrize(
     "plan", [PLANS["1d"], *(pytest.param(PLANS[name], marks=pytest.mark.slow) for name in [*PLANS][1:])]
 )
+@pytest.mark.slow
 def test_the_bytes_of_a_rank_are_the_same_whichever_are_written(tmp_path, plan):
     write(tmp_path / "all", **plan)
     every = trace_files(tmp_path / "all")
@@ -136,6 +137,7 @@ def test_a_file_that_cannot_be_written(whole, tmp_path, monkeypatch, code):
     assert content(tmp_path) == content(whole)
 
 
+@pytest.mark.slow
 def test_too_little_space_is_known_before(tmp_path, monkeypatch):
     write(tmp_path, ranks=[0])
     before = trace_files(tmp_path)
@@ -279,6 +281,7 @@ def stands_for(folder):
     return json.loads((folder / "manifest.json").read_text()).get("stands_for")
 
 
+@pytest.mark.slow
 def test_a_rank_of_each_stage_stands_for_the_others_until_they_are_there(whole, tmp_path):
     for ranks, there, expected in (
         ("stages", [0, 4], {"0": [0, 1, 2, 3], "4": [4, 5, 6, 7]}),
@@ -292,6 +295,7 @@ def test_a_rank_of_each_stage_stands_for_the_others_until_they_are_there(whole, 
     assert content(tmp_path) == content(whole)
 
 
+@pytest.mark.slow
 def test_ranks_that_are_not_there(tmp_path):
     for ranks in ([8], [0, -1], "0,8"):
         with pytest.raises(InputError, match=r"there is no rank (8|-1); the job has the ranks 0 to 7"):
@@ -320,6 +324,7 @@ output[b, s/tp, e] = add(x, y)
 """
 
 
+@pytest.mark.slow
 def test_a_gradient_that_the_first_layer_of_a_stage_passes_on_is_sent(tmp_path):
     """A layer without work in its backward has the gradient of its result as that of its input."""
     (tmp_path / "shift.layer").write_text(SHIFT)

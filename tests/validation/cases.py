@@ -12,7 +12,6 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import ClusterSpec
 from dsx.config.model_file import ModelSpec
 from dsx.pricing.cuts import priced_rows
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import Space
@@ -119,7 +118,7 @@ def priced_space(problem, num_gpus, global_batch_size):
 def priced(problem, space):
     """All candidates of a space at the first hardware point and their costs in float64, by column."""
     positions, choices = space.blocks.rows(0, space.size)
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     rows = priced_rows(problem, space.keys, table, Rows(np.zeros_like(positions), positions, choices))
     del rows["point"]
     return rows

@@ -13,7 +13,6 @@ from validation.cases import INPUTS, problem_for
 from dsx.cost.layer import LayerCosts
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS
 from dsx.pricing.cuts import candidate_columns
-from dsx.pricing.keys import price_keys
 from dsx.pricing.row_costs import Rows, price_rows
 
 REL = 1e-5  # float32 beside float64
@@ -133,7 +132,7 @@ def test_the_flat_function_finds_the_best_plan(benchmark_script):
     positions, choices = candidates_of(space)
     columns = candidate_columns(problem, space.keys, positions, choices)
     rows = Rows(np.zeros_like(positions), positions, choices)
-    costs = price_rows(problem, price_keys(problem, space.keys), rows)
+    costs = price_rows(problem, space.table(problem), rows)
     expected = np.where(costs.peak_bytes <= problem.cluster.device.hbm_capacity, costs.step_time_s, np.inf)
     price = benchmark_script("baselines")._flat_function(problem)
     with jax.numpy_dtype_promotion("standard"):

@@ -8,7 +8,6 @@ import pytest
 from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_problem
 
 from dsx.config.sweep_fields import Limit
-from dsx.pricing.keys import price_keys
 from dsx.pricing.one_plan import named_row
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
@@ -25,7 +24,7 @@ def test_optimum(case):
     assert Space(problem, [num_gpus], [batch]).size == case["candidates"]
 
     space = Space(problem, ALL_GPUS, [batch], limit={"num_gpus": [Limit("==", num_gpus)]})
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     rows, counts = search_of(problem, space, table).best(1)
     assert (counts.candidates, counts.feasible) == (case["candidates"], case["feasible"])
     if not case["top"]:

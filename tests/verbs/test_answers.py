@@ -119,6 +119,7 @@ def test_searches_without_a_plan_or_a_candidate_say_why(nothing, job):
         none.plan  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_plan_with_an_even_cut_is_beside_one_with_a_layout():
     deep = dsx.Job("deepseek-v2", "h100-nvs8", 128, 256)
     few = f"zero_stage=1 recompute=full vpp=1 pp=4 schedule=1f1b,zb-h1 {USUAL}"

@@ -40,6 +40,7 @@ def everything(job):
     return dsx.best(job, 100_000, fix=FIX, framework="any", partition="even")
 
 
+@pytest.mark.slow
 def test_every_strategy_is_searched_and_each_plan_once(job, everything):
     assert everything.searched.framework.unlimited and everything.beyond is None
     assert {plan["strategy"] for plan in everything.plans} == set(everything.strategies)
@@ -85,6 +86,7 @@ def test_a_framework_has_its_plans_of_all_and_is_compared_with_the_others(job, l
 MINE = {"name": "mine", "description": "mine", "source": "mine", "strategy": ["1d"], "runs": [{"fix": {"pp": 4}}]}
 
 
+@pytest.mark.slow
 def test_what_the_limits_cost_is_a_line(job, limited):
     found = dsx.best(job, fix=FIX, framework=MINE, partition="even")
     other = found.beyond
@@ -172,6 +174,7 @@ def test_a_sweep_has_the_plans_of_its_framework(job):
         dsx.sweep(stated | {"framework": "megatorn"})
 
 
+@pytest.mark.slow
 def test_frameworks_of_sets_and_gains(job):
     paper = dsx.best(job.replace(assumptions="paper-2410.00273"))
     assert paper.searched.framework.unlimited and paper.strategies == ("1d",)
@@ -222,7 +225,7 @@ def test_a_model_without_embedding_and_head_counts_neither():
     assert found.reject == ("layers_not_divisible",) and "embedding and head" not in str(found)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("name", LIMITED)
 def test_each_plan_that_a_search_finds_is_one_that_the_framework_runs(job, name):
     # A plan that several strategies have is named by the first of them, which has to run it too.

@@ -82,6 +82,7 @@ def test_a_strategy_that_nobody_runs_is_said(tmp_path, job):
     assert "no framework runs" not in words(dsx.best(job, **few, strategy="1d"))
 
 
+@pytest.mark.slow
 def test_a_sweep_without_a_plot_draws_a_front(tmp_path, caplog):
     dsx.sweep(SWEEP | {"strategy": ["1d"], "limit": {"tp": "<=2"}}, plot=tmp_path / "drawn.svg")
     assert (tmp_path / "drawn.svg").stat().st_size > 1000

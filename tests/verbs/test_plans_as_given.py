@@ -194,6 +194,7 @@ def test_layouts_and_texts_of_plans(found, job):
 SPLIT = "tp=2 pp=2 dp=2"
 
 
+@pytest.mark.slow
 def test_a_layout_may_be_given_in_many_ways(job):
     stated = dsx.evaluate(job, f"{SPLIT} stage_layers=5,3")
     assert (stated.plan["stage_layers"], len(stated.priced.stages)) == ("5,3", 2)

@@ -35,6 +35,7 @@ def test_without_a_folder_the_rows_are_in_memory_alone(scratch):
     assert os.listdir(scratch) == ["temporary"] and os.listdir(scratch / "temporary") == []
 
 
+@pytest.mark.slow
 def test_frames_in_memory_and_in_a_folder_are_the_same(swept, result_set, caplog):
     again = dsx.load(result_set)
     assert swept.frame.equals(again) and swept.frame.attrs.keys() == again.attrs.keys()
@@ -57,6 +58,7 @@ def test_frames_in_memory_and_in_a_folder_are_the_same(swept, result_set, caplog
     assert dsx.sweep({**ONE, "model": job.model, "cluster": job.cluster}).frame["cluster"].iloc[0] == "small-memory"
 
 
+@pytest.mark.slow
 def test_content_and_fields_are_set_as_in_a_job():
     swept = dsx.sweep({**ONE, "num_gpus": np.array([8, 16]), "global_batch_size": (np.int64(32),)})
     assert {*swept.frame["num_gpus"]} <= {8, 16}

@@ -124,6 +124,7 @@ def test_a_fault_names_value_and_rule(job, options, says):
     assert says in str(caught.value)
 
 
+@pytest.mark.slow
 def test_default_numbers_watchers_and_pictures(job, run, tmp_path):
     problem, device = job.problem(), job.cluster.device
     least = least_gpus(problem, device, 1e15, 10.0)

@@ -43,7 +43,7 @@ def test_changes_that_may_not_be_enough(found, job):
     assert framework.fix["cp"][:3] == [1, 2, 4] and framework.fix["cp"][-1] == 500_000_000
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("partition", ["even", "any", "optimal"])
 def test_the_named_memory_is_enough_and_less_is_not(partition):
     job = dsx.Job(MODEL, "b200-nvs8", num_gpus=8, global_batch_size=8, assumptions="uncalibrated")

@@ -32,6 +32,7 @@ def ordered(df):
     return df.iloc[np.lexsort((df["candidate"], -df["tokens_per_s_per_gpu"], df["reject"] != 0))]
 
 
+@pytest.mark.slow
 def test_the_question_and_names_are_text(report, page):
     assert page.all("h1")[0].text.startswith(NAME)
     question = next(one for one in page.all("p") if one.attributes.get("class") == "question").text

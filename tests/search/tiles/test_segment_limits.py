@@ -10,7 +10,6 @@ from validation.cases import cluster_spec
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import PricedSpace, Space
@@ -109,7 +108,7 @@ def test_a_search_of_many_plans_has_limits(monkeypatch, per):
 def test_a_search_with_limits_finds_the_same(capacity, layers, batches, per, top, precision):
     problem = problem_of(capacity, layers)
     space = Space(problem, [8, 16], batches, OPENED)
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "_CHUNK", 300)
         patch.setattr(hot, "_CHOICES", 1024)

@@ -16,7 +16,6 @@ from dsx.config.model_file import load_model
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.pricing import compiled as devices
 from dsx.pricing.cuts import CandidateCounts, joined
-from dsx.pricing.keys import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
@@ -72,6 +71,7 @@ def test_best_of_groups(monkeypatch, per, precision, few):
     assert len(told) > 5
 
 
+@pytest.mark.slow
 def test_all_rows_and_groups_of_every_column():
     problem, space, table = searched()
     rows, _ = search_of(problem, space, table).best(10**6)
@@ -81,7 +81,7 @@ def test_all_rows_and_groups_of_every_column():
     problem = problem_of("default", ("1d",))
     space = Space(problem, [16384], [8192], fix={"tp": [4], "dp": [1024, 4096]})
     per = (*KEY_COLUMNS, *CHOICE_COLUMNS)
-    rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(2, per)
+    rows, counts = search_of(problem, space, space.table(problem)).best(2, per)
     assert len(rows["tp"]) == counts.feasible > 10
 
 
@@ -113,7 +113,7 @@ def test_points_together_are_points_alone(precision):
     alone = []
     for point in range(problem.num_points):
         there = at_one_point(point)
-        alone.append(search_of(there, space, price_keys(there, space.keys), precision).best(5, ("strategy",)))
+        alone.append(search_of(there, space, space.table(there), precision).best(5, ("strategy",)))
         alone[-1][0]["point"] += point
     assert counts == sum_of(counts for _, counts in alone)
     expected = joined([rows for rows, _ in alone])
@@ -141,7 +141,7 @@ def test_some_blocks(monkeypatch):
     assert sum_of(found) == search_of(problem, space, table).best(5)[1]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_ties_are_resolved_alike_for_any_workers_and_chunks(monkeypatch, precision, few):
@@ -175,7 +175,7 @@ def test_the_first_of_many_ties_are_kept(monkeypatch, slack, few):
     system = SYSTEM | {"fast_bandwidth": 5e10, "fast_latency": 5e-6, "fast_size": 16, "hbm_capacity": 1e12}
     problem = problem_for({"l": 8192, "e": 8192, "h": 64, "f": 32768, "depth": 12}, system, "2d")
     space = Space(problem, [1024], [16], fix={"tp": [16], "cp": [16], "pp": [1], "microbatch_size": [1]})
-    table = price_keys(problem, space.keys)
+    table = space.table(problem)
     rows = priced(problem, space)
     assert len(rows["tp"]) == 12
     assert len(set(rows["step_time_s"].tolist())) == 1
@@ -193,12 +193,13 @@ def test_the_first_of_many_ties_are_kept(monkeypatch, slack, few):
 
 
 @pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
+@pytest.mark.slow
 def test_a_tied_weight_with_pipelines_and_without(monkeypatch, few):
     monkeypatch.setattr(top_plans, "_FEW", few)
     made = make_problem(load_model("mpt-125m"), cluster_spec(SYSTEM), load_assumptions("default"), ["1d"])
     problem = made.searching(USUAL)
     space = Space(problem, [64], [64])
-    found, _ = search_of(problem, space, price_keys(problem, space.keys)).best(50)
+    found, _ = search_of(problem, space, space.table(problem)).best(50)
     every = priced(problem, space)
     rows = where(every, every["reject"] == 0)
     assert {1, 2} <= {*found["pp"].tolist()}
