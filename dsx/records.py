@@ -40,9 +40,16 @@ _fields: dict[type, tuple[list[str], list[str]]] = {}  # of each record class, d
 _pytrees: set[type] = set()  # the record classes that JAX knows, if it is told of any
 
 
-def column(unit: str, description: str, larger_is_better: bool = False) -> Any:
-    """Return a dataclass field for a result column, with its SI unit ("" if it has none) and its meaning."""
-    return dataclasses.field(metadata={"unit": unit, "description": description, "larger": larger_is_better})
+def column(
+    unit: str, description: str, larger_is_better: bool = False, positive: bool = False, needs: tuple[str, ...] = ()
+) -> Any:
+    """Return a dataclass field for a result column, with its SI unit ("" if it has none) and its meaning.
+
+    `positive` says that it is above zero for every plan; the others are zero for many. `needs` names what a sweep
+    (`train_tokens`) or its cluster (`price`, `power`, `failures`) must state, as otherwise the column is NaN.
+    """
+    metadata = {"unit": unit, "description": description, "larger": larger_is_better, "positive": positive}
+    return dataclasses.field(metadata=metadata | {"needs": needs})
 
 
 def static(**kwargs: Any) -> Any:
@@ -117,6 +124,16 @@ def leaves(cls: type) -> list[str]:
 def larger_is_better(cls: type) -> frozenset[str]:
     """Return the `column` fields of a record of which the largest value is the best; of others it is the smallest."""
     return frozenset(f.name for f in dataclasses.fields(cls) if f.metadata.get("larger"))
+
+
+def positive_columns(cls: type) -> frozenset[str]:
+    """Return the `column` fields of a record that are above zero for every plan."""
+    return frozenset(f.name for f in dataclasses.fields(cls) if f.metadata.get("positive"))
+
+
+def needs_of_columns(cls: type) -> dict[str, tuple[str, ...]]:
+    """Return what `column` fields of a record need besides a plan; those that need nothing are left out."""
+    return {f.name: f.metadata["needs"] for f in dataclasses.fields(cls) if f.metadata.get("needs")}
 
 
 def columns(cls: type) -> dict[str, tuple[str, str]]:

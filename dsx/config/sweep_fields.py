@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol, TypeVar, get_args
 
 from pydantic import (
@@ -202,6 +202,8 @@ class Columns:
     point: tuple[str, ...] = ("cluster",)  # columns of the hardware point: the cluster, and the fields of what_if
     intervals: tuple[str, ...] = ()  # bounds of costs, computed for kept rows alone, so no objective
     larger: frozenset[str] = frozenset()  # costs that are better when larger
+    # What a sweep (`train_tokens`) or its cluster must state for some costs.
+    needs: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     # From a name that is no column, and the columns that could be meant, to advice; "" if there is none.
     nearest: Callable[[str, Iterable[str]], str] = did_you_mean
 

@@ -159,32 +159,29 @@ class PlotSpec(Spec):
         return names
 
 
-OF_TOKENS = ("training_days", "gpu_hours", "cost_usd", "energy_kwh")
-_PRICE = "price: give --set cluster.price='2.5 USD/h' (of one GPU), or 'price: 2.5 USD/h' in its file"
-_POWER = "power of its device: give --set cluster.device.power='700 W', or 'power: 700 W' in its file"
-_FAILURES = (
-    "failures: give --set cluster.failures='{mtbf: 50000 h, restart: 10 min, checkpoint: 1 min}' with your numbers, "
-    "or 'failures:' in its file"
-)
+_OF_CLUSTER = {
+    "price": "price: give --set cluster.price='2.5 USD/h' (of one GPU), or 'price: 2.5 USD/h' in its file",
+    "power": "power of its device: give --set cluster.device.power='700 W', or 'power: 700 W' in its file",
+    "failures": (
+        "failures: give --set cluster.failures='{mtbf: 50000 h, restart: 10 min, checkpoint: 1 min}' with your "
+        "numbers, or 'failures:' in its file"
+    ),
+}
 
 
-def without_tokens(columns: Iterable[str]) -> str:
-    """Return the first of some columns, or objectives, that needs `train_tokens`; empty if none does."""
+def without_tokens(columns: Iterable[str], known: Columns | None) -> str:
+    """Return the first of some columns, or objectives, that needs `train_tokens`; empty if none of the `known` does."""
     names = (column.removeprefix("-") for column in columns)
-    return next((name for name in names if name in OF_TOKENS), "")
+    return next((name for name in names if known and "train_tokens" in known.needs.get(name, ())), "")
 
 
-def missing_of_cluster(columns: Iterable[str], cluster: ClusterSpec) -> str:
+def missing_of_cluster(columns: Iterable[str], cluster: ClusterSpec, known: Columns) -> str:
     """Return what a cluster does not state and a column needs, with what to write; empty if it states all of it."""
-    needs = {
-        "cost_usd": (cluster.price, _PRICE),
-        "energy_kwh": (cluster.device.power, _POWER),
-        "goodput": (cluster.failures, _FAILURES),
-    }
+    stated = {"price": cluster.price, "power": cluster.device.power, "failures": cluster.failures}
     for name in (column.removeprefix("-") for column in columns):
-        value, what = needs.get(name, (True, ""))
-        if value is None:
-            return f"{name} is asked for, and cluster {printable(cluster.name)!r} states no {what}"
+        for need in known.needs.get(name, ()):
+            if need in stated and stated[need] is None:
+                return f"{name} is asked for, and cluster {printable(cluster.name)!r} states no {_OF_CLUSTER[need]}"
     return ""
 
 
@@ -229,8 +226,8 @@ class SweepSpec(Spec):
 
     @field_validator("keep")
     @classmethod
-    def _has_numbers(cls, keep: Keep, info: ValidationInfo) -> Keep:
-        if (column := without_tokens(objectives(keep))) and info.data.get("train_tokens") is None:
+    def _has_numbers(cls, keep: Keep, info: ValidationInfo[Columns | None]) -> Keep:
+        if (column := without_tokens(objectives(keep), info.context)) and info.data.get("train_tokens") is None:
             raise ValueError(f"{column} can be an objective only if the sweep states train_tokens")
         return keep
 
@@ -244,8 +241,8 @@ class SweepSpec(Spec):
 
     @field_validator("plot")
     @classmethod
-    def _can_be_drawn(cls, plot: PlotSpec | None, info: ValidationInfo) -> PlotSpec | None:
-        if plot and (column := without_tokens(plot.columns)) and info.data.get("train_tokens") is None:
+    def _can_be_drawn(cls, plot: PlotSpec | None, info: ValidationInfo[Columns | None]) -> PlotSpec | None:
+        if plot and (column := without_tokens(plot.columns, info.context)) and info.data.get("train_tokens") is None:
             raise ValueError(f"{column} can be drawn only if the sweep states train_tokens")
         return plot
 

@@ -201,6 +201,7 @@ class Model:
     layers: tuple[tuple[DerivedLayer, int], ...]  # (layer, count) in pipeline order
     leading: int = 0  # entries of `layers` that only the first pipeline stage has: 1 with an embedding, else 0
     trailing: int = 0  # entries that only the last stage has: 1 with a head, else 0
+    phase: Phase = PRE_TRAINING  # in which the layers run
 
     @property
     def num_layers(self) -> int:
@@ -340,7 +341,7 @@ def build_model(
         constant_input = not has_gradient(layer)
         if entry.count > num_alike:
             layers.append((derived(entry.layer, constant_input), entry.count - num_alike))
-    return Model(spec.name, dict(spec.dimensions), tuple(layers), leading, trailing)
+    return Model(spec.name, dict(spec.dimensions), tuple(layers), leading, trailing, phase)
 
 
 def _check_amounts(spec: ModelSpec, layer: DerivedLayer) -> None:

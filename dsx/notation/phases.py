@@ -8,7 +8,9 @@ trained, a phase is a forward alone.
 Pre-training is one phase that trains all weights. A reference or a reward model is a phase that trains none; the passes
 of all phases of a step follow each other (`dsx.cost.step.step_of_phases`).
 
-Not modelled: stages of a pipeline send gradients back as far as the first stage, also where no weight there is trained.
+Not modelled: stages of a pipeline send gradients back as far as the first stage, also where no weight there is trained;
+what a layer holds while its forward runs counts only beside a backward, so that a forward alone needs the memory of its
+weights.
 """
 
 from collections.abc import Iterable

@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.config.sweep_file import OF_TOKENS
 from dsx.config.what_if import varied_field
 from dsx.errors import SpecError
 from dsx.pictures.chosen_rows import Numbers, Value, settings
 from dsx.plans.rules import DEGREES
 from dsx.results.frames import Frame
 from dsx.results.manifest import StatedCluster
-from dsx.results.set_columns import COLUMNS
+from dsx.results.set_columns import COLUMNS, NEEDS
 from dsx.text import DataFrame, printable
 from dsx.units import counted, format_quantity, format_total
 
@@ -155,7 +154,8 @@ def job_text(df: DataFrame, axes: Collection[str] = ()) -> str:
     batch = counted(int(job["global_batch_size"]), "sequence") if "global_batch_size" in job else ""
     batch += f" of {counted(int(job['sequence_length']), 'token')}" if batch and "sequence_length" in job else ""
     tokens = spec.get("train_tokens")
-    training = f"{format_total(tokens)} tokens in all" if tokens and {*OF_TOKENS} & {*axes} else ""
+    of_tokens = any("train_tokens" in NEEDS.get(axis, ()) for axis in axes)
+    training = f"{format_total(tokens)} tokens in all" if tokens and of_tokens else ""
     hardware = [f"{named(df, name)} {value_texts(df, name, [value])[0]}" for name, value in job.items() if "." in name]
     strategies = spec.get("strategy") or []
     fixed = {name: values for name, values in (spec.get("fix") or {}).items() if name in DEGREES and name not in axes}

@@ -292,7 +292,8 @@ def make_problem(
     """Build a problem; `models` are the model under each strategy, if they are built already.
 
     Raises SpecError for a strategy that cannot be priced yet and for a model with too many layers for an optimal cut,
-    and OperatorTimesError for a row of the operator times that names no kernel.
+    OperatorTimesError for a row of the operator times that names no kernel, and ValueError for models that were built
+    for another phase than that of `options`.
     """
     near, times = options.near, options.operator_times
     if options.partition == OPTIMAL:
@@ -301,6 +302,8 @@ def make_problem(
     length = options.sequence_length or model.default_sequence_length
     built = (priceable_model(model, assumptions, strategy, near, options.phase) for strategy in strategies)
     models = tuple(built if models is None else models)
+    if any(model.phase != options.phase for model in models):
+        raise ValueError("the models are built for another phase than that of the options")
     without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
     machine = cluster_from_spec(cluster)
     # On two tiers a plan may have any placement, so the order has no effect.

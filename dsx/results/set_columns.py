@@ -73,6 +73,7 @@ _COSTS = (
 CUT = Column(LAYOUT, "", "layers of each pipeline stage, first to last; embedding and head are a layer each", "text")
 
 LARGER_IS_BETTER = records.larger_is_better(StepCosts)
+NEEDS = records.needs_of_columns(StepCosts)
 
 # The columns that a sweep may mention, besides those of its own hardware.
 MENTIONED = Columns(
@@ -81,6 +82,7 @@ MENTIONED = Columns(
     NAMED,
     intervals=tuple(StepInterval.__dataclass_fields__),
     larger=LARGER_IS_BETTER,
+    needs=NEEDS,
     nearest=nearest_column,
 )
 

@@ -301,7 +301,7 @@ class SweepRun:
                 )
         for section, columns in (("keep", objectives(spec.keep)), ("plot", spec.plot.columns if spec.plot else ())):
             for inputs in self.inputs:
-                if fault := missing_of_cluster(columns, inputs.cluster):
+                if fault := missing_of_cluster(columns, inputs.cluster, MENTIONED):
                     raise SpecError(f"{spec.place(section)}: {section}: {fault}")
 
     @cached_property

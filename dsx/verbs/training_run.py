@@ -28,6 +28,7 @@ from dsx.results.ranked_by import (
     gets_nowhere,
     price_column,
 )
+from dsx.results.set_columns import MENTIONED
 from dsx.search.fastest import ANY
 from dsx.tables.format import WIDTH, quantity, wrapped
 from dsx.tables.job import step_text
@@ -235,7 +236,7 @@ def training_run(
         fault_of_tokens = "" if tokens is None else f", {tokens:g} are less than one sequence"
         raise InputError(f"--train-tokens: a number of tokens is wanted, as in 15T{fault_of_tokens}")
     goal = Goal(_days(deadline), total("budget", budget))
-    if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster)):
+    if goal.budget_usd is not None and (fault := missing_of_cluster(["cost_usd"], job.cluster, MENTIONED)):
         raise InputError(f"--budget {budget}: {fault}")
     restricted = Restricted(fix, limit, strategy, framework, partition, tokens)
     if num_gpus is None:

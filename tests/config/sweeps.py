@@ -8,6 +8,7 @@ COLUMNS = Columns(
     ("step_time_s", "peak_bytes", "mfu", "training_days", "gpu_hours", "cost_usd"),
     named=("strategy", "recompute"),
     larger=frozenset({"mfu"}),
+    needs={name: ("train_tokens",) for name in ("training_days", "gpu_hours", "cost_usd")},
 )
 LEAST = {"model": "gpt3-1t", "cluster": "b200-nvs8", "num_gpus": 1024, "global_batch_size": 4096}
 

@@ -187,4 +187,5 @@ def test_a_node_is_stated_with_its_sources(name):
     stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", ClusterSpec)]
     node = merged(stated).data["node"]
     known = ("assumption:", "from memory", "doc page", "as in")
-    assert all(any(words in value["source"] for words in known) for value in node.values())
+    unsourced = [key for key, value in node.items() if not any(words in value["source"] for words in known)]
+    assert not unsourced, f"{name}: each source of `node` says one of {known}, but not those of {unsourced}"

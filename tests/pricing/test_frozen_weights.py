@@ -113,6 +113,13 @@ def test_a_tied_weight_is_reduced_if_it_is_trained():
     assert found[Phase(("gamma",))]["dp_comm_s"] < 0.2 * found[PRE_TRAINING]["dp_comm_s"]
 
 
+def test_built_models_are_of_the_phase_that_is_priced():
+    pre_trained = problem(PRE_TRAINING)
+    options = ProblemOptions(phase=FORWARD_ALONE)
+    with pytest.raises(ValueError, match="another phase"):
+        make_problem(pre_trained.model, load_cluster("h100-nvs8"), DEFAULT, ("1d",), options, pre_trained.models)
+
+
 def test_a_step_of_two_models():
     """A policy that is trained beside a reference that only runs forwards, and the policy's own forward before."""
     settings = "tp=8 dp=2"

@@ -1,6 +1,7 @@
 """The manifest: what it states and refuses, and the hash of its sweep."""
 
 import dataclasses
+import hashlib
 import json
 import os
 
@@ -11,7 +12,7 @@ from dsx.config.sweep_file import KeepTop
 from dsx.errors import StoreError
 from dsx.results import manifest
 from dsx.results.manifest import Counts, canonical, differences, spec_hash
-from dsx.results.set_columns import NAME_COLUMNS, ExtraColumn
+from dsx.results.set_columns import COLUMNS, NAME_COLUMNS, ExtraColumn
 
 
 def test_json_and_back(begun):
@@ -20,7 +21,7 @@ def test_json_and_back(begun):
     text = manifest.to_json(made)
     assert manifest.from_json(text, "here") == made
     raw = json.loads(text)
-    assert raw["schema_version"] == 9
+    assert raw["schema_version"] == manifest.SCHEMA_VERSION
     assert raw["dsx_version"] == dsx.__version__
     assert raw["reject_reasons"][0]["name"] == "memory"
     assert raw["names"]["strategy"] == ["flat", "grid"]
@@ -49,6 +50,13 @@ def test_json_and_back(begun):
     assert (sweep.num_gpus, sweep.global_batch_size, sweep.train_tokens) == ([8, 16], [32], 1e12)
     assert sweep.keep == KeepTop(top=2, per=["tp"])
     assert [cluster.name for cluster in sweep.resolved.clusters] == ["near", "far"]
+
+
+def test_columns_of_another_kind_have_another_version():
+    """An older dsx takes a set with other columns for a damaged one, unless its version says that it is newer."""
+    text = "\n".join(f"{column.name} {column.unit} {column.kind}" for column in COLUMNS)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert (manifest.SCHEMA_VERSION, digest) == (9, "c980a7cd9847"), "a change of columns needs a new SCHEMA_VERSION"
 
 
 @pytest.mark.parametrize("name", ["a\udcff", "\ud800"])

@@ -33,7 +33,7 @@ from dsx.plans.blocks import ChoiceSegments
 from dsx.plans.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
 from dsx.pricing.keys import power_of_two
 from dsx.pricing.row_costs import Rows
-from dsx.records import Array, Bool, Float, Int, Over, Shaped, make_pytrees, record
+from dsx.records import Array, Bool, Float, Int, Over, Shaped, make_pytrees, positive_columns, record
 from dsx.schedules.schedules import SCHEDULES
 from dsx.search.ranking import BlockRange
 from dsx.search.spaces import PricedSpace
@@ -320,9 +320,7 @@ class FrontObjective:
         return self.column in _POSITIVE
 
 
-# Costs that are positive for every plan; the other costs are zero for many plans.
-_POSITIVE = ("compute_s", "step_time_s", "peak_bytes", "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "training_days")
-_POSITIVE += ("gpu_hours", "cost_usd", "energy_kwh")
+_POSITIVE = positive_columns(StepCosts)
 # The rounding of float32. Candidates within it of the front are kept, and compared in float64 later.
 _MARGIN = 1e-5
 # The exposed reduction is a difference of nearly equal times, once per layer.
