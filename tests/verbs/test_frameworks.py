@@ -184,7 +184,9 @@ def test_frameworks_of_sets_and_gains(job):
     with pytest.raises(SpecError, match=r"assumption set 'uncalibrated': searched_strategies: unknown strategy '3d'"):
         dsx.best(job.replace(set={"assumptions.searched_strategies": ["3d"]}))
     # Frameworks are listed.
-    assert {"any", "deepspeed", "megatron", "megatron-bridge", "torchtitan", "zero-bubble"} <= {*dsx.names("frameworks")}
+    assert {"any", "deepspeed", "megatron", "megatron-bridge", "torchtitan", "zero-bubble"} <= {
+        *dsx.names("frameworks")
+    }
     # A gain below the resolution is none.
     found = dsx.best(job, 1, fix=f"pp=4 zero_stage=1 {USUAL}", strategy="1d", framework=MINE, partition="even")
     resolved = replace(found.problem, assumptions_spec=load_assumptions("default").run_by(found.searched.framework))
