@@ -68,6 +68,7 @@ def test_a_set_is_fitted_and_written(run, place):
     assert sorted(file.name for file in place.iterdir()) == ["own.yaml", "runs.csv", "two.yaml"]
 
 
+@pytest.mark.slow
 def test_json_has_what_the_table_has(run, place):
     data = json.loads(run("calibrate", "runs.csv", "-o", "own.yaml", "--assumptions", "two.yaml", "--json").out)
     assert set(data) == {
@@ -185,6 +186,7 @@ def typo(place, times):
 
 
 @pytest.mark.parametrize("base", [pytest.param("--assumptions", marks=pytest.mark.slow), "--specialise"])
+@pytest.mark.slow
 def test_an_outlier_is_named_and_left_out(run, typo, times, base):
     done = run("calibrate", "typo.csv", base, "two.yaml", "-o", "own.yaml", "--json")
     assert done.code == 0
@@ -211,6 +213,7 @@ def test_too_many_outliers_are_a_wrong_table(run, place, times):
     assert not (place / "own.yaml").exists()
 
 
+@pytest.mark.slow
 def test_validation_names_outliers_and_keeps_them(run, typo):
     done = run("validate", "typo.csv", "--assumptions", "two.yaml", "--json")
     assert done.code == 0

@@ -54,6 +54,7 @@ JOB = ("--model", "gpt3-5b", "--cluster", "h100-nvs8", "--num-gpus", 64, "--glob
 PLAN = ("tp=4", "pp=4", "dp=4", "nvs.tp=4", "nvs.dp=2")
 
 
+@pytest.mark.slow
 def test_a_plan_says_how_it_lies_on_the_tiers(run):
     tree = ("--set", f"cluster.network.topology={TREE}")
     done = run("evaluate", *JOB, *tree, *PLAN, "order=tp-cp-ep-pp-dp")

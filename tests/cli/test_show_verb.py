@@ -72,6 +72,7 @@ def test_the_fastest_for_people_and_as_json(run, swept, folder):
     assert flags[:2] == ["--tensor-model-parallel-size", str(data["plans"][0]["plan"]["tp"])]
 
 
+@pytest.mark.slow
 def test_flags_follow_the_hardware_point_of_a_row(run, folder):
     varied = SWEEP.replace("a100-nvs8", "tpu-v4").replace("[1d, 2d]", "1d").replace("keep: all", "keep: {top: 1}")
     what_if = "what_if: {assumptions.tp_overlap: [0, 0.5]}"
@@ -132,6 +133,7 @@ def test_what_is_kept_of_several_hardware_points(run, folder, keep, says):
     ]
 
 
+@pytest.mark.slow
 def test_per_group(run, points):
     columns = ("--per", "cluster", "--per", "device.hbm_capacity")
     plans = json.loads(run("show", points, *columns, "--json").out)["plans"]

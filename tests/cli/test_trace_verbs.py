@@ -159,6 +159,7 @@ def test_a_kernel_with_a_measured_time_takes_it(run, folder):
     assert any(gelu)
 
 
+@pytest.mark.slow
 def test_shares_of_a_domain_may_be_stated_without_a_cluster(run, folder):
     done = run(*WRITE, "tp=4", "dp=2", "nvs.tp=2", "nvs.dp=1", "--ranks", 0, "-o", "t")
     assert (done.code, done.err) == (0, "")

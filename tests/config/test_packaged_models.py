@@ -41,6 +41,7 @@ def test_the_models_of_the_performance_model_paper(name, sequence_length, sizes,
     assert (body[0].name.split("[")[0], body[1]) == ("transformer-2410.00273", count)
 
 
+@pytest.mark.slow
 def test_parameters_and_layers_of_packaged_models():
     paper = load_assumptions("paper-2410.00273")
     (with_dropout,), (with_a_full_mask,) = (build_model(load_model(name), paper, "1d").kinds for name in PAPER_MODELS)

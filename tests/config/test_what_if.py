@@ -213,6 +213,7 @@ def test_element_sizes_shape_the_work_of_a_layer(name):
     assert f"shapes the work of a layer; use --set assumptions.{name}=... in a sweep of its own" in line
 
 
+@pytest.mark.slow
 def test_all_points_need_the_same_fields():
     lines = faults([{CAPACITY: "80 GB", BANDWIDTH: "1 TB/s"}, {CAPACITY: "90 GB", SIZE: 8}, {CAPACITY: "99 GB"}])
     assert [line.partition(", but ")[2] for line in lines] == [

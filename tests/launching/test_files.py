@@ -237,6 +237,7 @@ def test_what_a_framework_cannot_run_is_said_with_the_nearest(framework, plan, w
     assert all(word in str(caught.value) for word in words)
 
 
+@pytest.mark.slow
 def test_what_a_framework_refuses_is_said():
     with pytest.raises(InputError, match="strategy=1d; nearest: strategy 1d-no-sp"):
         dsx.launch(job(), MEGATRON, framework="deepspeed", strategy="1d")

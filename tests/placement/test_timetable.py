@@ -66,6 +66,7 @@ def test_a_search_finds_the_best_placement_of_few_operators(seed):
     assert found.best.makespan_s <= min(found.makespans_s.values())
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_answer():
     given, devices = drawn(9, 60), uniform(3, DeviceLink(25e9))
     one, other = (search(given, devices, SolverEffort(0.05, seed=4)) for _ in range(2))

@@ -227,6 +227,7 @@ def test_plans_of_the_same_price_need_no_ranks(num_gpus):
         np.testing.assert_array_equal(getattr(of_ranks, name), getattr(otherwise, name), err_msg=name)
 
 
+@pytest.mark.slow
 def test_uneven_groups_on_outer_tiers_are_priced_no_better_than_they_lie():
     rng, compared = random.Random(3), 0
     for _ in range(300):

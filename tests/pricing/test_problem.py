@@ -147,6 +147,7 @@ def job(model=MOE, num_gpus=16, batch=16, **more):
     return dsx.Job(model, "h100-nvs8", num_gpus, batch, **more)
 
 
+@pytest.mark.slow
 def test_parameters_of_predictions():
     """A layer of experts, a projection of 2e to e, and three norms; head and embedding are shared."""
     attention = E * 1536 + 1536 + 1536 * 128 * 192 + E * 576 + 512 + 512 * 128 * 256 + 128 * 128 * E
@@ -182,6 +183,7 @@ def test_it_runs_under_every_strategy(strategy, options):
     assert "further" in load_layer("head", strategy, load_operators(["standard"]), chosen=chosen).tensors
 
 
+@pytest.mark.slow
 def test_flops_and_memory_by_hand():
     """A second pass of the head, a third of 2e * e, and one more layer; the logits of both passes are kept."""
     plain, trained = (dsx.evaluate(job(set=fields), "dp=16 ep=16") for fields in (None, ON))
@@ -197,6 +199,7 @@ def test_flops_and_memory_by_hand():
     assert logits < kept < 1.6 * logits  # with the activations of the further layer
 
 
+@pytest.mark.slow
 def test_the_last_stage_has_it_and_a_layout_states_it(caplog):
     plain, trained = (dsx.evaluate(job(set=fields), "pp=4 dp=4 ep=4 stage_layers=3,2,2,3") for fields in (None, ON))
     more = [new.load_s / old.load_s for old, new in zip(plain.priced.stages, trained.priced.stages, strict=True)]

@@ -267,6 +267,7 @@ with writing.create(sys.argv[1], begin_manifest(), 2) as writer:
 """
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path, begun, files):
     command = [sys.executable, "-c", WORKER, str(tmp_path / "set")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}

@@ -181,6 +181,7 @@ def test_a_table_in_which_all_times_are_off_by_a_thousand_is_refused(tmp_path):
         without_outliers(observed(file), runs, setups(runs), BASE)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_fitted_is_refused(exact):
     many = {f"{name}{number}": Bounds(0.1, 1.0) for name in BETWEEN for number in range(3)}
     with pytest.raises(SpecError, match=f"has 12 fields with 'between', but at most {MOST_FIELDS} can be fitted"):
@@ -198,6 +199,7 @@ def test_what_cannot_be_fitted_is_refused(exact):
         calibrate(exact, BASE.model_copy(update={"call_latency": 1e-8}), {"call_latency": Bounds(1e-9, 1e-6)})
 
 
+@pytest.mark.slow
 def test_a_value_at_a_bound_fails_the_fit(tmp_path):
     slow = observed(table(tmp_path, hbm_efficiency=0.4))
     with pytest.raises(RunTableError, match=r"do not determine every field: hbm_efficiency is at a bound, 0\.8"):

@@ -50,6 +50,7 @@ def memory(tmp_path, *changes):
     return predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), WHOLE).peak_bytes
 
 
+@pytest.mark.slow
 def test_rows_that_differ_in_a_field_are_priced_as_each_alone(tmp_path):
     fields = [{"cross_entropy": word, "gradient_bytes": size} for word in ("fused", "unfused") for size in ("2", "4")]
     changes = [field | ONE_GPU for field in fields]

@@ -50,6 +50,7 @@ def test_published_rows_that_state_too_little_and_their_software_and_memory():
     assert Counter(known) == {"allocated": 105, "reserved": 20, "device": 16}
 
 
+@pytest.mark.slow
 def test_machines_precisions_and_schedules():
     families = Counter(setup.cluster.name.partition(",")[0] for setup in modelled())
     assert families == {

@@ -62,6 +62,7 @@ def sizes():
     return [2 * space.size // 3, space.size, 2 * space.size + 1, 3 * space.size, 10 * space.size]
 
 
+@pytest.mark.slow
 def test_the_sweep_is_as_described_and_has_no_empty_part():
     assert [(study.cluster, study.problem.nvs_size, study.problem.num_points) for study in studies()] == [
         (0, 4, 6), (0, 8, 6), (1, 4, 6), (1, 8, 6)
@@ -219,7 +220,7 @@ def test_merged_parts_are_one_part_with_many_ties(batch, top):
         assert_identical(swept(made, KeepTop(top=top), "float64", size)[0], whole)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("keep", ["all", KeepTop(top=3), KeepPareto(pareto=["step_time_s", "peak_bytes"])], ids=str)
 def test_a_part_is_a_function_of_its_number(monkeypatch, keep):
     """It has the same bytes when priced once more: alone, in another order, by more workers, or in another sweep."""

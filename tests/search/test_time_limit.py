@@ -43,6 +43,7 @@ def test_what_is_known_when_time_is_over(monkeypatch, few_keys):
     assert not ended[-1]
 
 
+@pytest.mark.slow
 def test_an_answer_in_a_given_time():
     job = dsx.Job("llama-3-8b", "h100-nvs8", **JOB)
     whole = dsx.best(job, fix="tp=2 recompute=none")

@@ -260,6 +260,7 @@ def test_topological_orders():
         assert cause in before.of(effect)
 
 
+@pytest.mark.slow
 def test_many_events_take_little_time(tmp_path):
     folder = open_folder(write_folder(tmp_path, {0: [coll(1)], 1: [coll(1)]}, {"1": [0, 1]}))
     size = 100_000

@@ -102,6 +102,7 @@ WHOLE_EMBEDDING = """\
 """
 
 
+@pytest.mark.slow
 def test_an_embedding_that_completes_its_sums_on_every_rank(tmp_path):
     """So the paper measured 12,416 scatters; six lines of a layer definition say so."""
     file = tmp_path / "whole-embedding.layer"

@@ -107,6 +107,7 @@ def test_stages_run_and_send_what_is_worked_out_by_hand(pipeline, tmp_path):
     assert written(*pipeline, tmp_path / "trace") == BY_HAND[pipeline]
 
 
+@pytest.mark.slow
 def test_gradients_of_the_head_are_reduced_before_those_of_the_body(tmp_path):
     """Where ZeRO scatters them with every microbatch, the head's are scattered with its gradients of inputs."""
     job = dsx.Job("gpt3-5b", dsx.trace.ONE_DOMAIN, 4, 8, set=["model.layers.1.count=4"])

@@ -24,6 +24,7 @@ def model_file(tmp_path):
     return tmp_path / "small.yaml"
 
 
+@pytest.mark.slow
 def test_models_as_content(model_file):
     jobs = [of(model_file), of(str(model_file)), of(MODEL), of(of(MODEL).model)]
     assert all(job.model == jobs[0].model for job in jobs)

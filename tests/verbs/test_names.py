@@ -44,6 +44,7 @@ def test_sizes_of_a_layer_are_a_mapping_or_texts(sizes):
     assert described == dsx.layer("transformer", "gated", model="llama-3-8b", sizes={"tp": 8})
 
 
+@pytest.mark.slow
 def test_layers_and_clusters_are_found_or_refused(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown layer 'transformr'; did you mean 'transformer'"):
         dsx.layer("transformr")

@@ -141,6 +141,7 @@ def test_default_numbers_watchers_and_pictures(job, run, tmp_path):
     assert (tmp_path / "cost.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_failures_of_a_run(job, run):
     failing = job.replace(set={"cluster.failures": "{mtbf: 0.01 h, restart: 10 min, checkpoint: 1 min}"})
     found = dsx.training_run(failing, "2B", [8])

@@ -200,6 +200,7 @@ def test_what_a_model_is_called_and_where_its_faults_are(tmp_path):
         model(file)
 
 
+@pytest.mark.slow
 def test_there_is_a_config_of_every_family():
     families = {load_config(CONFIGS / f"{name}.json").model_type for name in NAMES}
     named = names("families", ".yaml")

@@ -10,6 +10,7 @@ from dsx.errors import SpecError, UnknownNameError
 from dsx.verbs.import_hf import import_hf
 
 
+@pytest.mark.slow
 def test_families_that_say_the_same_in_other_ways(tmp_path):
     found = import_hf(CONFIGS / "nemotron-3-super-120b-a12b.json")
     assert found.model.dimensions["le"] == 1024
@@ -62,6 +63,7 @@ def test_an_unknown_family_says_what_to_write(tmp_path, monkeypatch):
     assert import_hf(file).parameters == 228_689_764_864
 
 
+@pytest.mark.slow
 def test_an_unknown_family_names_the_packaged_model_and_the_keys_that_are_missing(tmp_path):
     file = write(tmp_path, "deepseek-v3", ("kv_lora_rank",), model_type="llama_3_70b")
     with pytest.raises(UnknownNameError) as caught:

@@ -49,6 +49,7 @@ def test_the_question_and_names_are_text(report, page):
     assert not any("<" in block for block in blocks)
 
 
+@pytest.mark.slow
 def test_only_its_own_scripts_run_and_nothing_is_loaded(page):
     policy = next(one for one in page.all("meta") if one.attributes.get("http-equiv") == "Content-Security-Policy")
     rules = dict(rule.split(" ", 1) for rule in policy.attributes["content"].split("; "))

@@ -116,7 +116,7 @@ CASES += [pytest.param(objectives, "float32", marks=pytest.mark.slow) for object
 CASES += [pytest.param(objectives, "float64", marks=pytest.mark.slow) for objectives in OBJECTIVES[1:]]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(
     ("objectives", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else " ".join(one)
 )
@@ -201,6 +201,7 @@ def test_the_same_front_however_many_workers_and_chunks(monkeypatch, objectives)
         assert_identical(rows, found[0][0])
 
 
+@pytest.mark.slow
 def test_some_blocks():
     problem, space, table = searched()
     objectives = ["step_time_s", "peak_bytes"]
@@ -217,6 +218,7 @@ def test_some_blocks():
     compare(front_of_groups(joined(parts), ["point"], objectives), feasible_rows(), objectives)
 
 
+@pytest.mark.slow
 def test_no_front_where_no_plan_fits():
     problem, space, table = searched()
     tiny = at_points(at_one_point(0), {"device.hbm_capacity": np.array([1.0, 2.0, 3.0])})

@@ -107,6 +107,7 @@ def test_best_of_any_groups_in_any_chunks(per, top, size, precision, few, span):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.slow
 def test_points_together_are_points_alone(precision):
     problem, space, table = searched()
     together, counts = search_of(problem, space, table, precision).best(5, ("strategy",))
