@@ -166,14 +166,11 @@ def scale_of_total(value: float) -> tuple[float, str]:
 LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
 
 
-def parse_size(text: object) -> int:
-    """Return `text` as `parse_count` does; it may have a suffix: "1M", "1.5k" of GPUs or sequences."""
-    suffixed = isinstance(text, str) and re.fullmatch(rf"\s*{REAL}\s*[A-Za-z]\s*", text)
-    return parse_count(parse_total(text) if suffixed else text)
-
-
 def parse_count(text: object) -> int:
-    """Return a whole number from 1 to `LARGEST_COUNT`, "1e3" but not "1.5"; SpecError for anything else."""
+    """Return a whole number from 1 to `LARGEST_COUNT`, "1e3" but not "1.5"; SpecError for anything else.
+
+    Nor is "8k", which some mean as 8000 and some as 8192.
+    """
     either = _with_either_suffix(text) if isinstance(text, str) else ()
     if either and either[0] > LARGEST_COUNT:
         raise SpecError(f"{text!r} is not a whole number from 1 to {LARGEST_COUNT}")

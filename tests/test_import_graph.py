@@ -121,7 +121,6 @@ def test_the_command_line_has_the_api_alone():
         *(f"dsx.verbs.{name}" for name in shell),
         "dsx.errors.",
         "dsx.units.parse_count",
-        "dsx.units.parse_size",
         "dsx.units.parse_share",
         "dsx.text.",
         "dsx.launching.LAUNCHED",  # names that an option lists

@@ -107,6 +107,15 @@ def kept_text(manifest: "Manifest") -> str:
             return word
 
 
+def keeps_front(manifest: "Manifest", objectives: Sequence[str] | None = None) -> bool:
+    """Return whether the sweep kept each plan that no other plan beats in all of some objectives, by default of any."""
+    match manifest.sweep.keep:
+        case KeepPareto(pareto=kept):
+            return objectives is not None and {*objectives} <= {*kept}
+        case keep:
+            return not isinstance(keep, KeepTop)
+
+
 def rows_text(manifest: "Manifest") -> str:
     """Return how many rows the set has, and in how many files."""
     return f"{counted(manifest.num_rows, 'row')} in {counted(len(manifest.parts), 'file')}"

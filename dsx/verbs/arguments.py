@@ -20,7 +20,7 @@ from dsx.config.search_path import shown
 from dsx.errors import InputError, SpecError, StoreError, file_path, function, wrong
 from dsx.files import MANIFEST, write_whole
 from dsx.progress import Watch
-from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_size, parse_total
+from dsx.units import Dimension, parse_count, parse_quantity, parse_share, parse_total
 
 
 def optional_path(name: str, path: object) -> Path | None:
@@ -108,7 +108,6 @@ def keep_compiled() -> None:
 Fields = Mapping[str, object] | Sequence[str]
 
 T = TypeVar("T")
-_LENGTHS = ("sequence_length",)  # of which 8k may be 8000 or 8192
 _LONGEST_S = 1e6  # of a latency or a search
 
 
@@ -126,7 +125,7 @@ def count(name: str, value: object) -> int:
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         with suppress(TypeError):  # of an array, of which only one without axes is a number
             number = operator.index(value)
-    return parsed(lambda: parse_count(number) if name in _LENGTHS else parse_size(number), name)
+    return parsed(lambda: parse_count(number), name)
 
 
 def counts(name: str, value: object) -> list[int]:

@@ -23,7 +23,7 @@ import dsx
 from dsx.errors import DsxError, InputError, NothingFeasible, SpecError, did_you_mean
 from dsx.launching import LAUNCHED
 from dsx.text import Data
-from dsx.units import parse_count, parse_share, parse_size
+from dsx.units import parse_count, parse_share
 
 if TYPE_CHECKING:
     from dsx.verbs.answer import Answer
@@ -117,14 +117,20 @@ def _reader(parse: Callable[[str], T]) -> Callable[[str], T]:
     return read
 
 
-# Values such as "512" or "1M"; written out, since 8k tokens may be 8000 or 8192; and shares from 0 to 1.
-count, length, share = _reader(parse_size), _reader(parse_count), _reader(parse_share)
+count, share = _reader(parse_count), _reader(parse_share)
+# Of 16,384, which is no list of counts to most, but not of 128,256, which is.
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+")
 
 
 def counts(text: str) -> list[int]:
     """Return an option's value, such as "512,1024", as whole numbers of at least 1."""
-    # A zero after a comma is one of thousands, as in 1,024, which is refused as one number.
-    return [count(part) for part in ([text] if re.search(",0[0-9]", text) else text.split(","))]
+    parts = text.split(",")
+    if re.search(",0[0-9]", text):
+        return [count(text)]  # a zero after a comma is one of thousands, as in 1,024, which is refused as one number
+    if _THOUSANDS.fullmatch(text) and int("".join(parts)) % 1024 == 0 and any(int(n).bit_count() > 1 for n in parts):
+        one, several = "".join(parts), ",".join(reversed(parts))
+        raise typer.BadParameter(f"{text!r} may be one number or {len(parts)}: write {one}, or {several}")
+    return [count(part) for part in parts]
 
 
 def names(text: str) -> list[str]:
@@ -185,7 +191,7 @@ class CommandOption:
         parser = count if type_ is int and parser is None and name != "seed" else parser
         type_ = Any if parser is not None else type_
         help, metavar = self.help or argument.help, self.metavar or _SHOWN.get(name) or _SHOWN_OF_TYPE.get(type_)
-        metavar = "N" if metavar is None and parser in (count, length) else metavar
+        metavar = "N" if metavar is None and parser is count else metavar
         if self.is_argument:
             info: object = typer.Argument(parser=parser, metavar=self.metavar or name.upper(), help=help)
         else:
@@ -230,7 +236,6 @@ OUTPUT = CommandOption(metavar="FILE", flags=("-o", "--output"))
 OPTIONS: Mapping[str, CommandOption] = {
     "model": CommandOption("Model: a name (dsx list models) or a YAML file."),
     "cluster": CommandOption("Cluster: a name (dsx list clusters) or a YAML file."),
-    "sequence_length": CommandOption(parser=length),
     "assumptions": CommandOption("Assumption set: a name or a YAML file."),
     "set": CommandOption(
         "Override a field, as in cluster.device.hbm_capacity='141 GB' or model.dimensions.e=8192.",

@@ -95,24 +95,20 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
         for folder, manifest in zip(folders, manifests, strict=True)
     ]
     rows = compared(*frames, per=chosen)
-    plans: dict[int, Data] = {}  # the best ones, by candidate
-    for side, folder in zip("ab", folders, strict=True):
-        ids = rows[f"candidate_{side}"].dropna().unique()
-
-        def choose(frame: Frame, ids: object = ids) -> DataFrame:
-            return frame[frame["candidate"].isin(ids)].drop_duplicates("candidate")
-
-        plans |= {row["plan"]["candidate"]: row["plan"] for row in as_plans(load_chosen(folder, ["candidate"], choose))}
+    records = rows.astype(object).where(rows.notna(), None).to_dict(orient="records")
+    best_plans: list[list[Data | None]] = []  # of A and of B, by group
+    for side, folder, manifest in zip("ab", folders, manifests, strict=True):
+        hardware = {name: name if name in rows.attrs["per"] else f"{name}_{side}" for name in hardware_of(manifest)}
+        best_plans.append(_best_plans(folder, records, {"candidate": f"candidate_{side}", **hardware}))
     groups: list[Data] = []
-    for row in rows.astype(object).where(rows.notna(), None).to_dict(orient="records"):
+    for row, *plans in zip(records, *best_plans, strict=True):
         group: Data = {"per": {name: row[name] for name in rows.attrs["per"]}}
-        for side, other in ("ab", "ba"):
-            candidate = row[f"candidate_{side}"]
+        for (side, other), plan in zip(("ab", "ba"), plans, strict=True):
             group[side] = None  # without a feasible plan
-            if candidate is not None:
+            if plan is not None:
                 group[side] = {
                     "step_time_s": row[f"step_time_s_{side}"],
-                    "plan": plans[candidate],
+                    "plan": plan,
                     "hardware": {name: row[f"{name}_{side}"] for name in rows.attrs["hardware"][side]},
                     f"in_{other}": row[f"{side}_in_{other}"],
                     f"step_time_s_in_{other}": row[f"{side}_in_{other}_step_time_s"],
@@ -121,6 +117,25 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
     differences = differing(*manifests)
     _warn_of_limits(folders, manifests, rows, differences)
     return Comparison(folders, manifests, rows, differences, groups)
+
+
+def _best_plans(folder: Path, records: Sequence[Data], columns: dict[str, str]) -> list[Data | None]:
+    """Return the best plan of a set in each record, with the layers of its stages; None for a record without one.
+
+    `columns` has the columns of the set that identify its rows, and what these are called in the records.
+    """
+    keys = [tuple(row[column] for column in columns.values()) for row in records]
+    wanted = {*keys}
+    candidates = [key[0] for key in keys if key[0] is not None]
+
+    def choose(frame: Frame) -> DataFrame:
+        few = frame[frame["candidate"].isin(candidates)]
+        return few.loc[[row in wanted for row in few[[*columns]].itertuples(index=False, name=None)]]
+
+    chosen = load_chosen(folder, columns, choose)
+    ids = chosen[[*columns]].itertuples(index=False, name=None)
+    plans = {row: described["plan"] for row, described in zip(ids, as_plans(chosen), strict=True)}
+    return [plans[key] if key[0] is not None else None for key in keys]
 
 
 def _groups_text(groups: Sequence[Data]) -> str:
@@ -132,7 +147,8 @@ def _groups_text(groups: Sequence[Data]) -> str:
     shown = [name for name in per if any(group["per"][name] != per[name] for group in groups)]
     one_plan = all(group["same_plan"] for group in groups)
     common = [f"{name}={_value(name, value)}" for name, value in per.items() if name not in shown]
-    common += ["the same plan in A and B"] if one_plan else []
+    other_stages = one_plan and not all(map(_same_stages, groups))
+    common += [f"the same plan in A and B{', with other stages' if other_stages else ''}"] if one_plan else []
     titles = [_TITLES.get(name) or hardware_title(name) for name in shown]
     header = [*titles, "A", "B", "B/A", *([] if one_plan else ["A's best\nin B", "B's best\nin A"]), "plan"]
     rows: list[list[str]] = []
@@ -145,7 +161,7 @@ def _groups_text(groups: Sequence[Data]) -> str:
         ]
         elsewhere = ["same plan"] * 2 if same else [_elsewhere(a, "b"), _elsewhere(b, "a")]
         plans = [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
-        first, *more = [_plan_text("A, B", a)] if same else plans
+        first, *more = [_plan_text("A, B", a)] if same and _same_stages(group) else plans
         values = [_value(name, group["per"][name]) for name in shown]
         ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
         rows.append([*values, *times, ratio, *([] if one_plan else elsewhere), first])
@@ -153,6 +169,11 @@ def _groups_text(groups: Sequence[Data]) -> str:
     text = [i for i, name in enumerate(header) if name in ("cluster", "strategy", "plan")]
     head = [f"{', '.join(['best plans', *common])}:"] if common else []
     return "\n".join([*head, table(header, rows, text=text)])
+
+
+def _same_stages(group: Data) -> bool:
+    """Return whether the plans of A and B, which are one candidate, have the same layers in their stages."""
+    return whole_plan_text(group["a"]["plan"]) == whole_plan_text(group["b"]["plan"])
 
 
 def _value(name: str, value: str | float | None) -> str:

@@ -15,7 +15,7 @@ from dsx.tables.format import hardware_text, quantity, table, whole_plan_text, w
 from dsx.text import Data
 from dsx.units import format_quantity
 from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.plot import draw_picture
+from dsx.verbs.plot import draw_picture, warn_of_rows_left_out
 from dsx.verbs.searched import run_by_none
 
 OBJECTIVES = ("step_time_s", "peak_bytes")
@@ -76,6 +76,8 @@ def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot
         draw_picture(folder, {"kind": "front", "x": [x], "y": y}, picture)
         if more:
             remark(f"{plot} is the front of {x} and {y} alone")
+    else:
+        warn_of_rows_left_out(folder, chosen)
     why = ""
     if not plans:
         rows = read_manifest(folder).num_rows

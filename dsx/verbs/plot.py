@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from dsx.cost.interval import StepInterval
 from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path, one_text
-from dsx.progress import remark
+from dsx.progress import remark, warn
 from dsx.results import frames
 from dsx.results.frames import Conditions, column_list, column_of, matching, parsed, taken, text_of
 from dsx.results.sets import load, load_chosen, read_manifest
+from dsx.tables.job import keeps_front, kept_text
 from dsx.text import DataFrame, DataView
 from dsx.units import counted, exact_quantity
 
@@ -97,7 +98,19 @@ def draw_picture(folder: Path, plot: DataView, path: Path) -> None:
     from dsx.pictures import save
 
     save(_picture(folder, plot["kind"], {option: value for option, value in plot.items() if value}), path)
+    if plot["kind"] == "front":
+        warn_of_rows_left_out(folder, [*(plot.get("x") or ["step_time_s"]), plot.get("y") or "peak_bytes"])
     remark(f"wrote {path}")
+
+
+def warn_of_rows_left_out(folder: Path, objectives: Sequence[str]) -> None:
+    """Warn where plans of a front of `objectives` may be among the rows that the sweep did not keep."""
+    manifest = read_manifest(folder)
+    if not keeps_front(manifest, objectives):
+        warn(
+            f"the front is that of the rows that the sweep kept, {kept_text(manifest)}; to have that of all its plans, "
+            f"sweep with 'keep: {{pareto: [{', '.join(objectives)}]}}' into another folder"
+        )
 
 
 def check_picture(plot: DataView, path: Path) -> None:

@@ -13,7 +13,7 @@ from dsx.progress import remark
 from dsx.results.manifest import Manifest
 from dsx.results.sets import read_manifest
 from dsx.tables.format import wrapped
-from dsx.tables.job import title_of
+from dsx.tables.job import keeps_front, kept_text, title_of
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.text import Data, DataFrame
 from dsx.units import counted
@@ -128,16 +128,20 @@ def _made(folder: Path, manifest: Manifest, chosen: ResultRow | None) -> Report:
             row = row_of(folder, named[0].row, ())
             problem = row.problem
             details = cards.priced_details(problem, price_plan(problem, row.plan))
-            remarks = device_remarks(row.inputs.cluster.device, row.inputs.assumptions)
-            backed = cards.evidence(problem, named[0], remarks)
+            backed = cards.evidence(
+                problem, named[0], device_remarks(row.inputs.cluster.device, row.inputs.assumptions)
+            )
         except InputError as error:
             left_out = f"The terms below the totals are left out: {error}"
             details = markup(element("p", left_out, class_="remark"))
         not_run = run_by_none(role.priced["plan"] for role in named)
-        remarked = [element("p", f"{not_run[0].upper()}{not_run[1:]}.", class_="remark")] if not_run else []
+        remarks = [f"{not_run[0].upper()}{not_run[1:]}."] if not_run else []
+        if not keeps_front(manifest):
+            kept = f"The sweep kept {kept_text(manifest)}"
+            remarks.append(f"{kept}: simpler and leaner plans may be among the others; dsx best searches all.")
         answered = markup(
             element("div", *(cards.plan_card(plan, problem) for plan in named), class_="cards"),
-            *remarked,
+            *(element("p", text, class_="remark") for text in remarks),
             cards.setting_table(rows),
         )
         explained = markup(cards.terms(named), cards.choices(first["plan"]), details)

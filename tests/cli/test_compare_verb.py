@@ -58,6 +58,25 @@ def test_as_json(run, swept, smaller):
     assert data["summary"]["fit_in_a_only"] == (a["reject"] == 0).sum() - (b["reject"] == 0).sum() > 0
 
 
+def test_each_side_has_the_stages_of_its_own_rows(run, made):
+    """Sets of even and of best cuts have the same candidates, in other stages; so may hardware points of one set."""
+    pipelines = ("sweep.fix.pp=[2]", "sweep.fix.vpp=[1]")
+    even = made("even", *pipelines)
+    best = made("best", *pipelines, "sweep.partition=optimal", "sweep.what_if={device.hbm_capacity: [3 GB, 192 GB]}")
+    for sides, of_best in (((even, best), "b"), ((best, even), "a")):
+        done = run("compare", *sides, "--json")
+        groups = json.loads(done.out)["groups"]
+        assert len(groups) == 2
+        rows = dsx.load(best).set_index(["device.hbm_capacity", "candidate"])
+        for group in filter(lambda group: group[of_best], groups):
+            plan = group[of_best]["plan"]
+            row = rows.loc[group["per"]["device.hbm_capacity"], plan["candidate"]]
+            assert plan["stage_layers"] == row["stage_layers"]
+            assert not (group["ab".replace(of_best, "")] or {"plan": {}})["plan"].get("stage_layers")
+        told = run("compare", *sides).out
+        assert "stage_layers=" in told and ("with other stages" in told or "A: " in told)
+
+
 def test_for_people(run, swept, smaller):
     done = run("compare", swept, smaller)
     assert (done.code, done.err) == (0, "")
