@@ -1,4 +1,4 @@
-"""Candidates per second on the devices that JAX has, beside the processors of the same machine, in four minutes.
+"""Candidates per second on the devices that JAX has, beside the processors of the same machine.
 
     python benchmarks/device.py [--spec FILE] [--repeat 5] [--json] [--write docs/performance.md]
 
@@ -52,11 +52,7 @@ class LoopRate(NamedTuple):
 
 def main() -> None:
     """Run the benchmark and print its tables, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parent.parent / "sweeps" / "large.yaml")
-    parser.add_argument("--repeat", type=int, default=5, help="timed runs; the median is reported")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", type=Path, help="put the tables into the section of this document")
+    parser = throughput.parser_of(__doc__ or "")
     parser.add_argument("--winners", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     spec, problem = throughput.problem_of(options.spec)

@@ -33,6 +33,7 @@ from dsx.config.model_file import load_model
 from dsx.config.sweep_fields import Columns
 from dsx.config.sweep_file import Keep, KeepPareto, KeepTop, SweepSpec, load_sweep
 from dsx.cost.context import StepCosts
+from dsx.errors import InputError
 from dsx.plans.blocks import stages_and_replicas
 from dsx.plans.choices import NAMED, PLAN_COLUMNS
 from dsx.plans.rules import OPTIMAL
@@ -68,12 +69,8 @@ class Bounded:
 
 def main() -> None:
     """Run the benchmark and print its table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parent.parent / "sweeps" / "large.yaml")
-    parser.add_argument("--repeat", type=int, default=5, help="timed runs of dsx; the median is reported")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", type=Path, help="put the table into the section of this document")
-    parser.add_argument("--check", type=Path, help="fail if a way of dsx is slower than this document says")
+    parser = parser_of(__doc__ or "")
+    parser.add_argument("--check", type=existing, help="fail if a way of dsx is slower than this document says")
     options = parser.parse_args()
     spec, problem = problem_of(options.spec)
     _, fitted = problem_of(options.spec, FITTED)
@@ -114,6 +111,30 @@ def main() -> None:
         check_speeds({way: ratio for way, ratio in written.items() if way.startswith("dsx")}, _of_the_kernel(results))
     if options.write:
         write_section(options.write, "throughput", text)
+
+
+def parser_of(about: str) -> argparse.ArgumentParser:
+    """Return the parser of the options that the benchmarks of searches share."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    large = Path(__file__).parent.parent / "sweeps" / "large.yaml"
+    parser.add_argument("--spec", type=existing, default=large, help="the sweep whose plans are priced")
+    parser.add_argument("--repeat", type=_positive, default=5, help="timed runs of dsx; the median is reported")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--write", type=existing, help="put the tables into the section of this document")
+    return parser
+
+
+def existing(text: str) -> Path:
+    """Return the file of an option."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no file")
+    return Path(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
 
 
 def _table(machine: dict[str, Any], results: list[Result]) -> str:
@@ -163,10 +184,15 @@ def _processor() -> str:
 def problem_of(path: Path, assumptions: str | None = None, fixed: bool = True) -> tuple[SweepSpec, Problem]:
     """Return a sweep and its problem, under another assumption set if one is named.
 
-    That searches the same choices, or all of its own if they are not `fixed`.
+    That searches the same choices, or all of its own if they are not `fixed`. Exits if the file is no such sweep.
     """
     columns = Columns(tuple(PLAN_COLUMNS), tuple(StepCosts.__dataclass_fields__), NAMED)
-    spec = load_sweep(path, columns)
+    try:
+        spec = load_sweep(path, columns)
+    except InputError as error:
+        sys.exit(str(error))
+    if not spec.strategy:
+        sys.exit(f"{path}: states no strategy; name at least one")
     own = load_assumptions(spec.assumptions)
     files = (
         load_model(spec.model),

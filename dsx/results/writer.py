@@ -88,7 +88,7 @@ class Writer:
                 more = ", ..." if len(missing) > _SHOWN else ""
                 raise IncompleteSweep(
                     f"{len(missing)} of {self._manifest.num_parts} parts of {self._folder} are missing "
-                    f"(number {', '.join(map(str, missing[:_SHOWN]))}{more}); run the same command again, or the "
+                    f"(number {', '.join(map(str, missing[:_SHOWN]))}{more}); the sweep itself prices them, or the "
                     "shards that write them"
                 )
             counts = manifests.total(self._manifest, [part.counts for part in written.values()])

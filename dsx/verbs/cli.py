@@ -25,7 +25,7 @@ from dsx.verbs.command import (
     Values,
     app,
     command,
-    kind,
+    one_of,
     print_answer,
     print_json,
 )
@@ -152,7 +152,7 @@ def calibrate(values: Values) -> "Answer":
 @command(
     "list",
     "list.names",
-    kind=CommandOption(f"What to list: {', '.join(KINDS)}.", "KIND", parser=kind, is_argument=True),
+    kind=CommandOption(f"What to list: {', '.join(KINDS)}.", "KIND", parser=one_of(KINDS), is_argument=True),
 )
 def list_names(values: Values) -> None:
     """The user's files on DSX_PATH are included."""

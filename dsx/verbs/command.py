@@ -11,11 +11,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import typer
 
@@ -149,11 +149,15 @@ def shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def kind(text: str) -> str:
-    """Return what ``dsx list`` lists."""
-    if text not in KINDS:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, KINDS))}{did_you_mean(text, KINDS)}")
-    return text
+def one_of(words: Sequence[str]) -> Callable[[str], str]:
+    """Return a parser of an option that is one of some words."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, words))}{did_you_mean(text, words)}")
+        return text
+
+    return read
 
 
 def _literals(annotation: str) -> list[str]:
@@ -189,13 +193,17 @@ class CommandOption:
         default = default if required is None else ... if required else None
         type_, parser = self.type or _type_of(argument.annotation), self.parser
         parser = count if type_ is int and parser is None and name != "seed" else parser
+        of_signature = _literals(argument.annotation) if self.type is None and parser is None else []
+        words = [*get_args(self.type)] if get_origin(self.type) is Literal else of_signature
+        parser = one_of(words) if words else parser
         type_ = Any if parser is not None else type_
         help, metavar = self.help or argument.help, self.metavar or _SHOWN.get(name) or _SHOWN_OF_TYPE.get(type_)
-        metavar = "N" if metavar is None and parser is count else metavar
+        metavar = "N" if metavar is None and parser is count else f"<{'|'.join(words)}>" if words else metavar
         if self.is_argument:
             info: object = typer.Argument(parser=parser, metavar=self.metavar or name.upper(), help=help)
         else:
-            info = typer.Option(*(self.flags or (self.flag(name),)), parser=parser, metavar=metavar, help=help)
+            flags, completion = self.flags or (self.flag(name),), (lambda: words) if words else None
+            info = typer.Option(*flags, parser=parser, autocompletion=completion, metavar=metavar, help=help)
         return inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -220,8 +228,6 @@ _SHOWN_OF_TYPE: Mapping[object, str] = {str: "NAME", Path: "FILE", list[str]: "C
 
 def _type_of(annotation: str) -> Any:
     """Return the type of an option for an argument of the API."""
-    if "Literal" in annotation:
-        return Literal[tuple(_literals(annotation))]
     types = {"bool": bool, "int": int, "float": float}
     return types.get(annotation.removesuffix(" | None"), Path if "Path" in annotation else str)
 

@@ -410,6 +410,8 @@ class SweepRun:
 
     def finish(self) -> Manifest:
         """Make the parts the result set; raises IncompleteSweep if some are missing."""
+        if not self.folder.is_dir():
+            raise IncompleteSweep(f"{self.folder} has no part yet; the sweep itself prices them, or its shards")
         with store.create(self.folder, self.manifest, len(self.sweep.parts)) as writer:
             return self._finished_by(writer)
 

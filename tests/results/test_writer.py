@@ -76,7 +76,7 @@ def test_missing_is_what_the_folder_does_not_have(tmp_path, begun, rows, counts)
 def test_finish_wants_every_part(tmp_path, begun, rows, counts, files):
     with writing.create(tmp_path, begun(), 9) as writer:
         writer.write(1, rows(2), counts(2))
-        with pytest.raises(IncompleteSweep, match=r"8 of 9 parts .* \(number 0, 2, 3, 4, 5, ...\); run the same"):
+        with pytest.raises(IncompleteSweep, match=r"8 of 9 parts .* \(number 0, 2, 3, 4, 5, ...\); the sweep itself"):
             writer.finish()
         for number in writer.missing()[:-1]:
             writer.write(number, rows(2), counts(2))
