@@ -105,6 +105,7 @@ BOUND = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedules", [("zb-h1",), ("dualpipe", "zb-v")])
 @settings(max_examples=10)
 @DRAWN

@@ -129,6 +129,7 @@ def test_a_multiple_of_a_domain_never_slows_ranks_in_order():
     assert compared > 10
 
 
+@pytest.mark.slow
 def test_what_a_search_returns_is_priced_the_same_by_itself():
     for strategy, num_gpus, domain in JOBS[3::25]:
         found = problem(strategy, domain)

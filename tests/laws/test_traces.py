@@ -331,6 +331,7 @@ def check_bytes(file):
             assert not len(UnknownFieldSet(attribute))
 
 
+@pytest.mark.sampled(5)
 def test_protobuf_writes_the_bytes_that_it_reads(of_plan, tmp_path):
     check_bytes(of_plan / "trace.5.et")
     # Protobuf writes the bytes of durations too.

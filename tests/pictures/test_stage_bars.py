@@ -155,6 +155,7 @@ PICTURES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("draw", [*PICTURES.values(), plot.breakdowns], ids=[*PICTURES, "breakdowns"])
 def test_nothing_feasible_and_nothing_at_all(tmp_path, draw):
     df = candidates()

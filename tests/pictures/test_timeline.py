@@ -100,6 +100,7 @@ def test_operators_too_short_to_be_seen_are_one_bar_of_the_longest_kind():
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("devices", [1, 12])
 def test_large_steps_are_legible_and_small(devices, tmp_path):
     rng = np.random.default_rng(0)

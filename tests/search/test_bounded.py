@@ -81,7 +81,7 @@ def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity, optimizer
     assert source.space.size == bounds.candidates > 2 * bounds.cut > 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_smallest_is_that_of_all_cuts(monkeypatch, layers):
     monkeypatch.setattr(bounded, "_ROWS", 1000)

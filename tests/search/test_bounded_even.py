@@ -25,6 +25,7 @@ def source_of(layers, capacity=5e9):
     return PricedSpace(problem, space, space.table(problem), "float64")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layers", LAYERS)
 def test_no_plan_beats_a_bound(layers):
     source = source_of(layers)

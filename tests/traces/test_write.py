@@ -89,6 +89,7 @@ def test_a_run_goes_on_where_it_was_stopped(whole, tmp_path):
     assert (write(tmp_path).written.kept, write(tmp_path).written.num_bytes) == (8, 0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["trace.3.et", "comm_groups.json"])
 @pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: data[:50] + b"?" + data[51:]])
 def test_a_damaged_file_is_written_again(whole, tmp_path, caplog, name, damage):
@@ -114,6 +115,7 @@ def failing(monkeypatch, name, wanted, error):
     monkeypatch.setattr(OpenFolder, name, fail)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wanted", [1, 2, 5])
 def test_ctrl_c_while_a_file_is_written_leaves_no_temporary_file(whole, tmp_path, monkeypatch, wanted):
     with monkeypatch.context() as patched:
@@ -126,6 +128,7 @@ def test_ctrl_c_while_a_file_is_written_leaves_no_temporary_file(whole, tmp_path
     assert content(tmp_path) == content(whole)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS])
 def test_a_file_that_cannot_be_written(whole, tmp_path, monkeypatch, code):
     with monkeypatch.context() as patched:

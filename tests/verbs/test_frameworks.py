@@ -68,6 +68,7 @@ def unlimited(name):
     return read_framework(name).model_copy(update=some)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_framework_has_its_plans_of_all_and_is_compared_with_the_others(job, limited, name):
