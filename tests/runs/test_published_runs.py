@@ -62,6 +62,7 @@ def test_machines_precisions_and_schedules():
     assert Counter(setup.plan["schedule"] for setup in modelled()) == {"1f1b": 3316, "zb-h1": 12, "zb-h2": 12}
 
 
+@pytest.mark.slow
 def test_the_defaults_that_are_used():
     assert count_rows_by(modelled(), "filled") == {
         "kernels": 2166,
@@ -80,7 +81,7 @@ def test_the_defaults_that_are_used():
     assert count_rows_by(modelled(), "from_notes") == read | {"microbatch": 22, "sp": 22}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("without", "least", "most"),
     [
