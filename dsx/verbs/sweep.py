@@ -444,9 +444,10 @@ class SweepRun:
                     self.sweep.run(missing, write, advance)
                 yield writer
             except KeyboardInterrupt:
+                done = parts - len(writer.unfinished())
+                then = "continues from there" if done else "begins again, and loses less with a smaller part_size"
                 raise IncompleteSweep(
-                    f"interrupted, with {parts - len(writer.unfinished())} of {counted(parts, 'part')} in "
-                    f"{self.folder}; the same command continues from there"
+                    f"interrupted, with {done} of {counted(parts, 'part')} in {self.folder}; the same command {then}"
                 ) from None
 
     def _say_size(self, missing: Sequence[int]) -> None:

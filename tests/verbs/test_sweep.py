@@ -119,7 +119,7 @@ def test_an_interrupted_sweep_says_how_it_goes_on(scratch):
     with pytest.raises(IncompleteSweep, match="with a folder as `out` the same call would continue"):
         dsx.sweep(ONE, watch=interrupt)
     assert os.listdir(scratch / "temporary") == []
-    with pytest.raises(IncompleteSweep, match="the same command continues from there"):
+    with pytest.raises(IncompleteSweep, match="the same command begins again, and loses less with a smaller part_size"):
         dsx.sweep(ONE, "set", watch=interrupt)
     assert dsx.sweep(ONE, "set").rows == 2
 
