@@ -397,7 +397,11 @@ def _free_numbers(unseen: Unseen, between: Mapping[str, Bounds]) -> str:
         ]
         for name, value in unseen.fit.values.items()
     ]
-    return f"## Free numbers\n\n{markdown(['number', 'value', 'standard error', 'bounds', ''], body)}"
+    about = (
+        "What a fit finds with the prices of today; the set `default` keeps those of the fit that made it "
+        "([default.yaml](../data/assumptions/default.yaml))."
+    )
+    return f"## Free numbers\n\n{about}\n\n{markdown(['number', 'value', 'standard error', 'bounds', ''], body)}"
 
 
 def _effects(unseen: Unseen) -> str:
