@@ -173,7 +173,7 @@ JOBS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0, 2)
 @pytest.mark.parametrize(("model", "cluster", "num_gpus", "batch"), JOBS)
 def test_the_leanest_needs_least_memory_and_the_simplest_costs_least(model, cluster, num_gpus, batch):
     found = dsx.best(dsx.Job(model, cluster, num_gpus, batch, 4096))

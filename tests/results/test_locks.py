@@ -135,7 +135,7 @@ def slow(*values):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["earlier", pytest.param("nothing", marks=pytest.mark.fuzz)])
-@pytest.mark.parametrize("keep", ["all", "merged"])
+@pytest.mark.parametrize("keep", ["merged", pytest.param("all", marks=pytest.mark.fuzz)])
 @pytest.mark.parametrize("kind", ["killed", "interrupted", "full"])
 def test_death_before_any_change_of_the_disk(tmp_path, kind, keep, start):
     found = reports(tmp_path, kind, keep, start)
@@ -148,7 +148,7 @@ def test_death_before_any_change_of_the_disk(tmp_path, kind, keep, start):
     ("kind", "keep", "start", "times"),
     [
         ("killed", "all", "nothing", "6"),
-        slow("killed", "merged", "earlier", "60"),
+        pytest.param("killed", "merged", "earlier", "60", marks=pytest.mark.fuzz),
         slow("killed", "all", "nothing", "60"),
     ],
 )

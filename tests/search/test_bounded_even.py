@@ -41,8 +41,7 @@ def test_no_plan_beats_a_bound(layers):
 @pytest.mark.sampled(0, 6)
 # A model is compiled on its own: that of two kinds has what that of embedding and head has.
 @pytest.mark.parametrize("capacity", [5e9, 2.5e9, 1e8])
-@pytest.mark.parametrize("layers", ["alike", "two kinds", pytest.param("ends", marks=pytest.mark.slow)])
-@pytest.mark.slow
+@pytest.mark.parametrize("layers", ["alike", "two kinds", "ends"])
 def test_the_best_are_those_of_all_plans(layers, capacity):
     source = source_of(layers, capacity)
     expected, of_all = Blockwise(source, 0).best(7)

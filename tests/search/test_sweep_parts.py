@@ -147,7 +147,7 @@ for rows, counts in others:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.fuzz)])
 def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
     """As it is compiled for users: the code of other tests, optimised little, rounds one or three points apart."""
     paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -220,8 +220,8 @@ def test_merged_parts_are_one_part_with_many_ties(batch, top):
         assert_identical(swept(made, KeepTop(top=top), "float64", size)[0], whole)
 
 
-@pytest.mark.sampled(0)
-@pytest.mark.parametrize("keep", ["all", KeepTop(top=3), KeepPareto(pareto=["step_time_s", "peak_bytes"])], ids=str)
+@pytest.mark.sampled(0, 2)
+@pytest.mark.parametrize("keep", [KeepTop(top=3), "all", KeepPareto(pareto=["step_time_s", "peak_bytes"])], ids=str)
 def test_a_part_is_a_function_of_its_number(monkeypatch, keep):
     """It has the same bytes when priced once more: alone, in another order, by more workers, or in another sweep."""
     size = studies()[0].space.size
