@@ -38,7 +38,7 @@ def test_no_plan_beats_a_bound(layers):
         assert (bounds[here] <= rows["step_time_s"] * (1 + 1e-12)).all()
 
 
-@pytest.mark.sampled(0, 6)
+@pytest.mark.sampled(0, 9)
 # A model is compiled on its own: that of two kinds has what that of embedding and head has.
 @pytest.mark.parametrize("capacity", [5e9, 2.5e9, 1e8])
 @pytest.mark.parametrize("layers", ["alike", "two kinds", "ends"])
