@@ -198,7 +198,8 @@ class CommandOption:
         parser = one_of(words) if words else parser
         type_ = Any if parser is not None else type_
         help, metavar = self.help or argument.help, self.metavar or _SHOWN.get(name) or _SHOWN_OF_TYPE.get(type_)
-        metavar = "N" if metavar is None and parser is count else f"<{'|'.join(words)}>" if words else metavar
+        if metavar is None:
+            metavar = "N" if parser is count else f"<{'|'.join(words)}>" if words else None
         if self.is_argument:
             info: object = typer.Argument(parser=parser, metavar=self.metavar or name.upper(), help=help)
         else:
