@@ -380,8 +380,9 @@ def _nearest_degrees(plan: Mapping[str, int], above_one: Sequence[str], num_gpus
     """Return the change of one degree, dp first, after which the degrees multiply to the GPUs, or one of several."""
     for axis in ("dp", *above_one):
         product = math.prod(plan[other] for other in PLACED if other != axis)
-        if num_gpus % product == 0:
-            return f"{axis}={num_gpus // product}"
+        degree = num_gpus // product
+        if num_gpus % product == 0 and (axis == "dp" or plan[axis] / 2 <= degree <= 2 * plan[axis]):
+            return f"{axis}={degree}"
     nearest: dict[str, int] = {}
     for axis in (axis for axis in above_one if axis != "dp"):
         nearest[axis] = nearest_of(divisors(num_gpus), plan[axis])

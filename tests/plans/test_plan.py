@@ -147,6 +147,7 @@ def test_every_choice_has_a_setting():
         (["tp=2", "dp=2"], "tp=2 * dp=2 = 4, but num_gpus=8; nearest: dp=4"),
         ([], "all degrees are 1, but num_gpus=8; nearest: dp=8"),
         (["tp=3", "dp=2"], "tp=3 * dp=2 = 6, but num_gpus=8; nearest: tp=4"),
+        (["tp=3"], "tp=3 alone, but num_gpus=8; nearest: tp=2 dp=4"),
         (["tp=3", "pp=5", "dp=3"], "tp=3 * pp=5 * dp=3 = 45, but num_gpus=8; nearest: tp=2 pp=4 dp=1"),
         (["pp=8"], "pp=8 leaves stages without a layer: the model has 4 layers"),
         (["dp=8", "microbatch_size=2"], "dp=8 * microbatch_size=2 exceeds global_batch_size=8: a replica has no"),
