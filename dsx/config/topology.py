@@ -335,7 +335,7 @@ _BY_KIND = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in 
 
 def _arm(value: object) -> str | None:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return f"<{kind}>" if kind in _BY_KIND else None
+    return f"<{kind}>" if isinstance(kind, str) and kind in _BY_KIND else None
 
 
 def _of_a_kind(value: object) -> object:

@@ -22,6 +22,8 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
         ),
         ("{kind: fat_tre}", "kind: 'fat_tre' is not one of fat_tree, spine_leaf, "),
         ("{kind: fat_tre}", "did you mean 'fat_tree'?"),
+        ("{kind: [fat_tree]}", "kind: \"['fat_tree']\" is not one of fat_tree, spine_leaf, "),
+        ("{kind: {value: torus}}", "kind: \"{'value': 'torus'}\" is not one of fat_tree, spine_leaf, "),
         ("{levels: []}", "network.topology: 'kind' is required, one of fat_tree, "),
         ("7", "expected a section with a kind: fat_tree, spine_leaf, "),
         ("{kind: torus, shape: [8, 4]}", "network.topology.link_bandwidth: is required, but missing"),
