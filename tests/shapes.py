@@ -178,7 +178,8 @@ def check_of(annotation: typing.Any, over: str = "") -> Check | None:
 
 
 def _is_record(annotation: typing.Any) -> bool:
-    return dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields")
+    # An annotation over a record has the attributes of the record.
+    return isinstance(annotation, type) and (dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields"))
 
 
 def _axes_over(axes: str, leading: str, new: str) -> str:

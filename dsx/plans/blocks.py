@@ -354,12 +354,16 @@ def _placements(
     adjacent = ep_ranks_adjacent(columns["order"], kind.spanned)
     # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
     first = changes(*table[:-1])
-    only = first & adjacent
+    only, any_way = first & adjacent, nested
     if bounds.limits.in_rank_order:
         laid = ~even | _in_a_row(columns, kind)
         only |= ~first & ~np.roll(laid, 1) & adjacent  # where the first order does not lay groups so, another one may
-        nested &= laid
-    return table[:, nested & (distinct | only) & _fill_nodes(columns, kind, bounds.limits)]
+        nested = nested & laid
+    wanted = nested & (distinct | only) & _fill_nodes(columns, kind, bounds.limits)
+    if bounds.limits.otherwise:
+        instead = np.roll(wanted & ~distinct & ~first, -1)  # whether the next row is the same plan in another order
+        wanted = any_way & (distinct | first & adjacent) & ~wanted & ~instead
+    return table[:, wanted]
 
 
 def _in_a_row(columns: Arrays, kind: _ReplicaKind) -> Bool[np.ndarray, "plans"]:

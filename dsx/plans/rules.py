@@ -68,6 +68,7 @@ class Limits:
     uneven: bool = True  # whether groups may lie unevenly on fast domains, and plans leave GPUs of them free
     node_size: int = 1  # GPUs of a node, of which plans need the fewest, and fill all but the last; 1: any plan does
     in_rank_order: bool = False  # whether domains have consecutive ranks alone
+    otherwise: bool = False  # whether plans are wanted that these two leave out, and no others
 
     @property
     def chain(self) -> Chain:

@@ -330,8 +330,13 @@ def fitting_bounds(source: PricedSpace, rows: Rows, most: float | PlanFloats = n
     least_s = np.full(rows.positions.shape, np.inf)
     # Bounds of memory, pipeline and update leave few rows, and those of the reduction cost most.
     fast = np.flatnonzero(may_be_fast(source, rows, memory_bounds(source, rows).fits, most))
-    least_s[fast] = _of_parts(lambda part: np.asarray(bounds_of(source, part).step_s), rows.take(fast))
+    least_s[fast] = step_bounds(source, rows.take(fast))
     return least_s
+
+
+def step_bounds(source: PricedSpace, rows: Rows) -> PlanFloats:
+    """Return the seconds that no cut of a row is faster than, whether it fits or not."""
+    return _of_parts(lambda part: np.asarray(bounds_of(source, part).step_s), rows)
 
 
 class MemoryBounds(NamedTuple):

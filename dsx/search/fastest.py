@@ -139,14 +139,22 @@ class SearchSpaces:
 
         If a framework launches them, domains have consecutive ranks.
         """
-        framework = self.problem.framework
-        in_rank_order = framework is not None and not framework.unlimited
-        codes = representatives(self.problem)
-        launched = [space.as_launched(problem.node_size, in_rank_order) for _, problem, space in self.parts]
+        codes, launched = representatives(self.problem), self._placed(otherwise=False)
         few = [
             space.searching(recomputing(part.problem, codes)) for space, part in zip(launched, self.parts, strict=True)
         ]
         return self._of_keys(used_keys(few), launched)
+
+    @property
+    def not_as_launched(self) -> "SearchSpaces":
+        """The spaces of all plans but those of `as_launched`."""
+        others = self._placed(otherwise=True)
+        return replace(self, parts=[part._replace(space=space) for part, space in zip(self.parts, others, strict=True)])
+
+    def _placed(self, otherwise: bool) -> list[Space]:
+        framework = self.problem.framework
+        in_rank_order = framework is not None and not framework.unlimited
+        return [space.as_launched(problem.node_size, in_rank_order, otherwise) for _, problem, space in self.parts]
 
     def within(self, most_s: float) -> "SearchSpaces":
         """Return the spaces of the shard keys that may have plans of at most `most_s` [s]."""
@@ -321,7 +329,7 @@ def fastest_below(
     with progress(sum(source.space.size for source in parts), "pricing", watch) as advance:
         plans, of_parts = _fastest(parts, top, advance, most)
     if not seconds_left():
-        return _leading([*known, *plans], top), counts.plus(of_parts).unfinished(spaces.key_bounds[promising])
+        return leading([*known, *plans], top), counts.plus(of_parts).unfinished(spaces.key_bounds[promising])
     counts = of_parts
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
         return fastest_below(leaner, top, below, watch)
@@ -333,11 +341,11 @@ def fastest_below(
         feasible = feasible if of_part.left_s == np.inf else None
         cut = num_priced if source.problem.optimal_cuts else 0
         counts = counts.plus(SearchCounts(num_priced, num_priced, feasible, cut, of_part.left_s))
-        plans = _leading([*plans, *priced_plans(source.whole_problem, rows)], top)
+        plans = leading([*plans, *priced_plans(source.whole_problem, rows)], top)
     return plans, counts
 
 
-def _leading(plans: Sequence[Data], top: int) -> list[Data]:
+def leading(plans: Sequence[Data], top: int) -> list[Data]:
     """Return the `top` fastest plans, each once: with its fastest cut."""
     by_candidate: dict[str, Data] = {}
     for plan in sorted(plans, key=lambda plan: plan["step_time_s"]):
@@ -393,7 +401,7 @@ def _fastest(
             rows, of_all = Blockwise(source, 0).best(top, progress=progress)
             counts = counts.plus(of_all)
         candidates += source.space.size
-        plans = _leading([*plans, *priced_plans(source.problem, rows)], top)
+        plans = leading([*plans, *priced_plans(source.problem, rows)], top)
     # Where no plan fits, the others have a bound of memory that does not fit either.
     feasible = counts.feasible if counts.priced == candidates or not plans else None
     return plans, SearchCounts(candidates, counts.priced, feasible, cut)

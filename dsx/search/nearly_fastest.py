@@ -15,26 +15,24 @@ import numpy as np
 
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
-from dsx.forked import forked
 from dsx.plans.choices import PLACEMENT_COLUMNS
 from dsx.plans.enumerate import Arrays, take
 from dsx.plans.features import features_of, must_be_uneven, of_choices, of_keys, total_cost, uneven_of
 from dsx.plans.layer_layout import LAYOUT
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.row_costs import KeptRows, Rows
-from dsx.progress import Watch, unwatched, working
 from dsx.records import Bool, Over
 from dsx.search.bounds import (
     cuts_within,
-    fitting_bounds,
     loose_bounds_of_any_recompute,
     may_be_fast,
     memory_bounds,
     rows_at,
+    step_bounds,
 )
 from dsx.search.fastest import SearchSpaces
 from dsx.search.spaces import PricedSpace
-from dsx.search.variant_search import VariantGroup, fewest_first, variant_groups
+from dsx.search.variant_search import BoundedRows, KeptBounds, VariantGroup, fewest_first, variant_groups
 from dsx.text import Data
 
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
@@ -55,35 +53,6 @@ class Wanted:
         return cost, plan["peak_bytes"], plan["step_time_s"]
 
 
-def nearly_fastest(
-    spaces: SearchSpaces, plans: Sequence[Data], wants: Sequence[Wanted], watch: Watch | None = unwatched
-) -> list[Data]:
-    """Return the best plan of a search for each want.
-
-    Args:
-        spaces: the spaces of the search.
-        plans: feasible plans of it, the fastest first. That one must be fast enough for every want.
-        wants: what the plans should be; of equal ones a known one is returned. The last one is found beside the others.
-        watch: told of the work; by default nobody is.
-    """
-    longest = max(want.most_s for want in wants) * (1.0 + ROUNDING)
-    sources: list[_Nearly] = []
-    for source in spaces.priced(np.flatnonzero(spaces.key_bounds <= longest)):
-        bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
-        groups = fewest_first(variant_groups(source, spaces.varied, bounds)) if spaces.varied else []
-        sources.append(_Nearly(source, bounds[0], groups, _costs_of_fast(source, np.minimum(*bounds) <= longest)))
-
-    def best(want: Wanted) -> Data:
-        known = min((plan for plan in plans if plan["step_time_s"] <= want.most_s), key=want.rank)
-        for nearly in sources:
-            costs = nearly.costs if want.simple else np.zeros_like(nearly.costs)
-            known = _Looking(nearly.source, want, costs).best(nearly.loose, nearly.groups, known)
-        return known
-
-    with forked(lambda _: best(wants[-1])) as last, working("looking for simpler and leaner plans", watch):
-        return [*map(best, wants[:-1]), last.result()]
-
-
 class _Nearly(NamedTuple):
     """A space whose plans may be nearly as fast as the fastest."""
 
@@ -91,6 +60,36 @@ class _Nearly(NamedTuple):
     loose: PlanFloats  # loose bounds [s] of the candidates
     groups: Sequence[Over[VariantGroup, "..."]]
     costs: PlanInts  # least costs of the features of those that may be fast enough
+
+
+def nearly_fastest(spaces: SearchSpaces, plans: Sequence[Data], longest: float) -> "NearlyFastest":
+    """Return the plans of a search that may take at most `longest` [s].
+
+    `plans` are feasible plans of it, the fastest first.
+    """
+    longest *= 1.0 + ROUNDING
+    sources: list[_Nearly] = []
+    for source in spaces.priced(np.flatnonzero(spaces.key_bounds <= longest)):
+        bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
+        groups = fewest_first(variant_groups(source, spaces.varied, bounds)) if spaces.varied else []
+        sources.append(_Nearly(source, bounds[0], groups, _costs_of_fast(source, np.minimum(*bounds) <= longest)))
+    return NearlyFastest(plans, sources)
+
+
+@dataclass(frozen=True, slots=True)
+class NearlyFastest:
+    """Plans that may be nearly as fast as the fastest, of which the best for several wants are found."""
+
+    known: Sequence[Data]  # priced ones, the fastest first
+    sources: Sequence[Over[_Nearly, "..."]]
+
+    def best(self, want: Wanted) -> Data:
+        """Return the best plan for a want, which the fastest plan fulfils; of equal ones a known one is returned."""
+        best = min((plan for plan in self.known if plan["step_time_s"] <= want.most_s), key=want.rank)
+        for nearly in self.sources:
+            costs = nearly.costs if want.simple else np.zeros_like(nearly.costs)
+            best = _Looking(nearly.source, want, costs).best(nearly.loose, nearly.groups, best)
+        return best
 
 
 def _costs_of_fast(source: PricedSpace, fast: PlanBools) -> PlanInts:
@@ -131,7 +130,7 @@ class _Looking:
             # Whole levels of costs, so that plans of one level are in the order of their memory.
             stop = int(np.searchsorted(costs, costs[min(first + _FIRST, len(costs)) - 1], side="right"))
             rows = rows_at(self.source, candidates[first:stop])
-            best = self._least(self.source, rows, np.full(stop - first, -np.inf), best)
+            best = self._least(self.source, self._bounded(self.source, rows, best), best)
             first = stop
         return self._of_variants(last, best)
 
@@ -145,33 +144,29 @@ class _Looking:
             def wanted(candidates: Chosen, most: float = most_before) -> Bool[np.ndarray, "chosen"]:
                 return (candidates % every == 0) & (self.costs[candidates] <= most)
 
-            best = self._least(priced, *group.within(self.want.most_s, wanted, usable), best)
+            best = self._least(priced, group.within(self.want.most_s, wanted, usable), best)
         return best
 
     @property
     def _most(self) -> float:
         return self.want.most_s * (1.0 + ROUNDING)
 
-    def _least(self, source: PricedSpace, rows: Rows, known_s: PlanFloats, best: Data) -> Data:
-        """Return the best of a known plan and of rows; `known_s` are their bounds [s], -inf where none is known."""
-        costs = self._costs(rows)
-        least = self._bytes(source, rows, costs, best)
-        order, first, together = np.lexsort((least, costs)), 0, _FIRST
-        order = order[least[order] < np.inf]
+    def _least(self, source: PricedSpace, bounded: BoundedRows, best: Data) -> Data:
+        """Return the best of a known plan and of rows."""
+        costs = self._costs(bounded.rows)
+        order, first, together = np.lexsort((bounded.peak_bytes, costs)), 0, _FIRST
         while first < len(order):
-            positions = order[first : first + together]
+            part = bounded.take(order[first : first + together])
             first, together = first + together, min(2 * together, _MOST)
-            positions = positions[self._may_be_better(costs[positions], least[positions], best)]
-            if not len(positions):
+            part = part.take(self._may_be_better(part, best))
+            if not len(part.step_s):
                 break  # the others cost no less, and need no less memory
-            part, bounds = rows.take(positions), known_s[positions]
-            if (bounds == -np.inf).any():
-                bounds = fitting_bounds(source, part, self._most)
-            part = part.take(cuts_within(self._usable(source, best), part, bounds, self._most)[0])
+            step_s = part.step_s if (part.step_s > -np.inf).all() else step_bounds(source, part.rows)
+            part = part.take(cuts_within(self._usable(source, best), part.rows, step_s, self._most)[0])
             part, num_priced = self._possible(source, part, best), _FEW
-            while len(part.positions):
-                better = self._priced(source, part.take(slice(num_priced)), best)
-                part = part.take(slice(num_priced, None))
+            while len(part.step_s):
+                better = self._priced(source, part.rows.take(slice(num_priced)), best)
+                part = part.take(np.arange(num_priced, len(part.step_s)))
                 part = part if better is best else self._possible(source, part, better)
                 best, num_priced = better, min(2 * num_priced, _PRICED)
         return best
@@ -180,11 +175,11 @@ class _Looking:
         """Return a space with no more memory than a better plan has than a known one."""
         return source if self.want.simple else source.with_memory(best["peak_bytes"] * (1.0 + ROUNDING))
 
-    def _possible(self, source: PricedSpace, rows: Rows, best: Data) -> KeptRows:
+    def _possible(self, source: PricedSpace, bounded: BoundedRows, best: Data) -> KeptBounds:
         """Return the rows that may be better than a known plan, by their bounds and by a probe of their cuts."""
-        rows = rows.take(np.flatnonzero(self._bytes(source, rows, self._costs(rows), best) < np.inf))
-        most = np.full(len(rows.positions), self._most)
-        return rows.take(np.flatnonzero(self._usable(source, best).may_take(rows, most)))
+        bounded = bounded.take(self._may_be_better(bounded, best))
+        most = np.full(len(bounded.step_s), self._most)
+        return bounded.take(np.flatnonzero(self._usable(source, best).may_take(bounded.rows, most)))
 
     def _priced(self, source: PricedSpace, rows: Rows, best: Data) -> Data:
         """Return the best of a known plan and of a few rows."""
@@ -197,8 +192,8 @@ class _Looking:
         """Return the space of even cuts, and the rows that may be better than a known plan with another cut."""
         even, chunks = source.with_even_cuts, rows.choices["pp"] * rows.choices["vpp"]
         rows = rows.take(np.flatnonzero((chunks > 1) & even.problem.limits().divides(chunks)))
-        rows = rows.take(np.flatnonzero(self._bytes(even, rows, self._costs(rows), best) < np.inf))
-        return even, rows.take(np.flatnonzero(fitting_bounds(even, rows, self._most) <= self._most))
+        rows = self._bounded(even, rows, best).rows
+        return even, rows.take(np.flatnonzero(step_bounds(even, rows) <= self._most))
 
     def _leading(self, source: PricedSpace, rows: Rows) -> list[Data]:
         """Return the best of some rows as a record; nothing if none fits and is fast enough."""
@@ -215,19 +210,20 @@ class _Looking:
         first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], costs))[:1]
         return priced_plans(source.problem, take(priced, first))
 
-    def _may_be_better(self, costs: PlanInts, least: PlanFloats, best: Data) -> PlanBools:
-        """Return whether rows of such least costs and memory [bytes] may be better than a known plan."""
-        most, most_memory, _ = self.want.rank(best)
-        return (costs < most) | ((costs == most) & (least <= most_memory * (1.0 + ROUNDING)))
+    def _may_be_better(self, bounded: BoundedRows, best: Data) -> Chosen:
+        """Return which rows may be better than a known plan, by their costs and their memory."""
+        costs, (most, most_memory, _) = self._costs(bounded.rows), self.want.rank(best)
+        lean = bounded.peak_bytes <= most_memory * (1.0 + ROUNDING)
+        return np.flatnonzero((costs < most) | ((costs == most) & lean))
 
-    def _bytes(self, source: PricedSpace, rows: Rows, costs: PlanInts, best: Data) -> PlanFloats:
-        """Return bounds of the memory [bytes] of rows of such least costs.
-
-        They are infinite where the rows do not fit, take too long, or cannot be better than a known plan.
-        """
+    def _bounded(self, source: PricedSpace, rows: Rows, best: Data) -> KeptBounds:
+        """Return the rows that may fit, be fast enough and be better than a known plan."""
         memory = memory_bounds(source, rows, np.inf if self.want.simple else best["peak_bytes"] * (1.0 + ROUNDING))
-        better = memory.fits & self._may_be_better(costs, memory.peak_bytes, best)
-        return np.where(may_be_fast(source, rows, better, self._most), memory.peak_bytes, np.inf)
+        fits = np.flatnonzero(memory.fits)
+        bounded = BoundedRows(rows.take(fits), memory.peak_bytes[fits], np.full(len(fits), -np.inf))
+        bounded = bounded.take(self._may_be_better(bounded, best))
+        every = np.ones(len(bounded.step_s), dtype=bool)
+        return bounded.take(np.flatnonzero(may_be_fast(source, bounded.rows, every, self._most)))
 
     def _costs(self, rows: Rows) -> PlanInts:
         """Return the least cost of rows that counts."""

@@ -102,13 +102,14 @@ class Space:
         vars(part).pop("blocks", None)  # the blocks of all values, if they were made
         return part
 
-    def as_launched(self, node_size: int, in_rank_order: bool) -> "Space":
+    def as_launched(self, node_size: int, in_rank_order: bool, otherwise: bool = False) -> "Space":
         """Return the space of the plans that need the fewest domains and nodes, or of those that are in rank order too.
 
-        Nodes have `node_size` GPUs, and all but the last are full. That divides the size of a fast domain.
+        Nodes have `node_size` GPUs, and all but the last are full. That divides the size of a fast domain. With
+        `otherwise` it is the space of all other plans.
         """
         part = copy(self)
-        limits = replace(self.bounds.limits, node_size=node_size, in_rank_order=in_rank_order)
+        limits = replace(self.bounds.limits, node_size=node_size, in_rank_order=in_rank_order, otherwise=otherwise)
         part.bounds = replace(self.bounds, limits=limits)
         vars(part).pop("blocks", None)
         return part

@@ -28,11 +28,10 @@ from dsx.pricing.cuts import CandidateCounts, joined
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.progress import OutOfTimeError, seconds_left
-from dsx.records import Bool
+from dsx.records import Bool, Over
 from dsx.search.bounds import (
     cuts_within,
     fastest_first,
-    fitting_bounds,
     key_bounds,
     least_bytes,
     loose_bounds_of_any_recompute,
@@ -42,12 +41,28 @@ from dsx.search.bounds import (
     parts_of,
     rows_at,
     rows_of,
+    step_bounds,
 )
 from dsx.search.ranking import leading_rows
 from dsx.search.spaces import PricedSpace
 
 _BOUNDED_ROWS = 1 << 13  # plans whose variants are made together
 _REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
+
+
+class BoundedRows(NamedTuple):
+    """Rows that may fit, with what no cut of them beats."""
+
+    rows: Rows
+    peak_bytes: PlanFloats
+    step_s: PlanFloats  # -inf where it was not computed
+
+    def take(self, where: Chosen) -> "KeptBounds":
+        """Return some of the rows."""
+        return BoundedRows(self.rows.take(where), self.peak_bytes[where], self.step_s[where])
+
+
+KeptBounds = Over[BoundedRows, "... kept"]
 
 
 class VariantCounts(NamedTuple):
@@ -76,7 +91,7 @@ def best_variants(
     groups = fewest_first(variant_groups(source, varied, bounds))
     for number, group in enumerate(groups):
         with suppress(OutOfTimeError):
-            rows, least_s = group.within(below)
+            rows, _, least_s = group.within(below)
             positions, least_s = cuts_within(group.varied_source, rows, least_s, below * (1.0 + ROUNDING))
             columns, of_part = fastest_first(priced, rows.take(positions).take, least_s, top, below)
             kept, counts = leading_rows(joined([kept, columns]), top, ["point"]), counts.plus(of_part)
@@ -125,18 +140,18 @@ class VariantGroup:
         most: float,
         of: Callable[[Chosen], Bool[np.ndarray, "chosen"]] | None = None,
         usable: float | None = None,
-    ) -> tuple[Rows, PlanFloats]:
-        """Return variants that may take at most `most` [s] and fit, and their bounds [s]; the others are left out.
+    ) -> KeptBounds:
+        """Return variants that may take at most `most` [s] and fit; the others are left out.
 
         `of` says which plans have variants that are wanted, from their candidates; by default all. `usable` is the
         memory [bytes] that they may take, by default all there is. Who limits it looks at those of least memory first,
-        and has no bounds, -inf, of the others.
+        and bounds the seconds of few.
         """
         most *= 1.0 + ROUNDING
         candidates = np.flatnonzero(self.loose <= most)
         candidates = candidates if of is None else candidates[of(candidates)]
         if not len(candidates):
-            return rows_at(self.source, candidates), np.zeros(0)
+            return BoundedRows(rows_at(self.source, candidates), np.zeros(0), np.zeros(0))
         varied_source = self.varied_source if usable is None else self.varied_source.with_memory(usable)
         originals = _Originals(self.source, varied_source, self._made, candidates, most)
         return originals.variants(bounded=usable is None)
@@ -183,25 +198,25 @@ class _Originals:
     candidates: Chosen  # plans of the source that may be fast enough
     most: float  # seconds of a step
 
-    def variants(self, bounded: bool) -> tuple[Rows, PlanFloats]:
-        """Return variants that may be fast enough, and their bounds [s] if they are to be `bounded`, else -inf."""
-        parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
+    def variants(self, bounded: bool) -> KeptBounds:
+        """Return variants that may be fast enough; bounds of their seconds are computed if they are to be `bounded`."""
+        parts = [BoundedRows(rows_at(self.source, self.candidates[:0]), np.zeros(0), np.zeros(0))]
         for places, most_stored in _together(self._fast()):
             origin, columns = self.variant_table.of(places.placement)
             rows = _with(rows_of(self.source, places).take(origin), columns)
             storable = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
             rows, origin = rows.take(storable), origin[storable]
             rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
+            memory = memory_bounds(self.varied_source, rows)
+            fits = np.flatnonzero(memory.fits)
+            part = BoundedRows(rows.take(fits), memory.peak_bytes[fits], np.full(len(fits), -np.inf))
             if bounded:
-                least_s = fitting_bounds(self.varied_source, rows, self.most)
-            else:
-                least_s = np.where(memory_bounds(self.varied_source, rows).fits, -np.inf, np.inf)
-            fast = np.flatnonzero(least_s <= self.most)
-            parts.append(rows.take(fast))
-            bounds.append(least_s[fast])
-        points, positions, choices = zip(*parts, strict=True)
+                part = part._replace(step_s=step_bounds(self.varied_source, part.rows))
+            parts.append(part.take(np.flatnonzero(part.step_s <= self.most)))
+        of_parts, peak_bytes, step_s = zip(*parts, strict=True)
+        points, positions, choices = zip(*of_parts, strict=True)
         rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
-        return rows, np.concatenate(bounds)
+        return BoundedRows(rows, np.concatenate(peak_bytes), np.concatenate(step_s))
 
     def _fast(self) -> Iterator[tuple[Places, PlanInts]]:
         """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""

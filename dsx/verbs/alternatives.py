@@ -213,9 +213,9 @@ def beyond(told: Told, request: SearchRequest, query: Query, with_roles: bool) -
     those that run a plan of the kind that is asked for.
 
     Args:
-        told: returns first the most seconds of a step of the best plan of the search, then the seconds of a step of
-            that plan, and whether the plans of the other frameworks are placed as launched, each as soon as it is
-            known. Seconds are infinite if no plan fits.
+        told: returns, `with_roles`, first the seconds of a step of the best plan that is placed as launched; then those
+            of the best plan of the answer, and whether its plans are placed as launched, each as soon as it is known.
+            Seconds are infinite if no plan fits.
         request: the search.
         query: what it was asked for.
         with_roles: whether the search chooses plans by role. These are mostly placed as launched.
@@ -231,10 +231,10 @@ def beyond(told: Told, request: SearchRequest, query: Query, with_roles: bool) -
     launched = [(name, spaces.as_launched) for name, spaces in searches] if with_roles else []
     for _, spaces in launched:
         _ = spaces.key_bounds
-    (most_s,) = told()
-    fastest = _fastest_of(launched, most_s) if most_s < np.inf else None
+    (launched_s,) = told() if with_roles else (np.inf,)
+    fastest = _fastest_of(launched, launched_s) if launched_s < np.inf else None
     best_s, as_launched = told()
-    if not as_launched or most_s == np.inf:
+    if not as_launched or launched_s == np.inf:
         fastest = _fastest_of(launched if as_launched else searches, best_s)
     if fastest is None or fastest[1] >= best_s:
         return None, names

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -22,18 +22,9 @@ from dsx.plans.plan import Plan, fixed_settings
 from dsx.pricing.measured_share import KernelCoverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.progress import OutOfTimeError, Watch, early, seconds_left, time_limit, warn, working
-from dsx.results.ranked_by import FASTEST, ROLES, SIMPLEST, by_role, wanted_by_role
-from dsx.search.fastest import (
-    ANY,
-    CUTS,
-    FEW_KEYS,
-    SearchCounts,
-    SearchSpaces,
-    fastest_below,
-    problems_of,
-    spaces_of,
-)
-from dsx.search.nearly_fastest import nearly_fastest
+from dsx.results.ranked_by import FASTEST, ROLES, by_role, wanted_by_role
+from dsx.search.fastest import ANY, CUTS, FEW_KEYS, SearchCounts, problems_of, spaces_of
+from dsx.search.one_pass import OnePass
 from dsx.tables.format import WIDTH, quantity, share, whole_plan_text, wrapped
 from dsx.tables.job import job_data, job_text, only_text, parameters_text, step_text
 from dsx.tables.plans import (
@@ -41,7 +32,6 @@ from dsx.tables.plans import (
     fitting,
     less_sure_text,
     mfu_of_peaks,
-    nodes_in_part,
     placement_text,
     plans_frame,
     plans_text,
@@ -326,85 +316,6 @@ class BestPlans(PricedPlans):
         return paragraphs(parts)
 
 
-class _RolePlans(NamedTuple):
-    """The plans of an answer."""
-
-    role_plans: Mapping[str, Data]
-    plans: list[Data]  # the fastest ones
-    as_launched: bool  # whether these are the best of those placed as launched, and others must be too to be compared
-    not_compared: Sequence[str] = ()  # what no time was left for
-
-
-def _plans_of_answer(
-    spaces: SearchSpaces,
-    plans: list[Data],
-    most: int,
-    job: Job,
-    roles: Sequence[str],
-    watch: Watch | None,
-) -> _RolePlans:
-    """Return the plans by role, for the first `roles`, and the fastest ones, `plans` of a search or others.
-
-    Plans by role are placed as launched, unless the fastest of these takes longer than the fastest of all by more than
-    the resolution. Where the fastest of all is placed otherwise, the answer has the `most` fastest of those placed as
-    launched. It has no roles if no time is left to find them.
-    """
-    if not (plans and roles):
-        return _RolePlans({}, plans, as_launched=False)
-    launched_plans = [plan for plan in plans if _is_launched(plan, spaces.problem)]
-    of_answer, within_s = plans, _within_resolution(plans[0], job)
-    try:
-        with working("looking for plans that are placed as launched", watch):
-            launched = spaces.within(within_s).as_launched
-            if not _is_launched(plans[0], spaces.problem):
-                launched_plans, counts = fastest_below(spaces.as_launched, most, math.inf)
-                if counts.left_s < math.inf:
-                    raise OutOfTimeError
-                if not launched_plans or launched_plans[0]["step_time_s"] > within_s:
-                    return _RolePlans(_of_roles(spaces, plans, job, roles, watch), plans, as_launched=False)
-                of_answer = launched_plans
-        role_plans = _of_roles(launched, launched_plans, job, roles, watch, within_s)
-        return _RolePlans(role_plans, of_answer, as_launched=True)
-    except OutOfTimeError:
-        return _RolePlans({}, of_answer, as_launched=True, not_compared=[_SIMPLER])
-
-
-def _of_roles(
-    spaces: SearchSpaces,
-    plans: Sequence[Data],
-    job: Job,
-    roles: Sequence[str],
-    watch: Watch | None,
-    most_s: float = math.inf,
-) -> dict[str, Data]:
-    """Return the plans of a search to choose from, by role, for the first `roles`; `plans` are the fastest ones.
-
-    None takes more than `most_s` seconds, in which the fastest one is.
-    """
-    wants = wanted_by_role(plans[0]["step_time_s"], job.assumptions.resolution)
-    wants = [replace(role, most_s=min(role.most_s, most_s)) for role in wants[: len(roles)]]
-    selected = nearly_fastest(spaces, plans, wants, watch)
-    return by_role(selected, [sum(features_of(plan["plan"]).values()) for plan in selected])
-
-
-def _is_launched(plan: Data, problem: Problem) -> bool:
-    """Return whether a plan is placed as its framework launches it, on the fewest nodes and fast domains."""
-    by_hand = problem.framework is not None and not problem.framework.unlimited and other_placement(plan["plan"])
-    return not (nodes_in_part(plan["plan"], problem) or by_hand)
-
-
-def _most_of_answer(plans: Sequence[Data], job: Job, problem: Problem) -> float:
-    """Return the most seconds of a step that the fastest plan of an answer takes, from the fastest `plans` of all."""
-    if not plans:
-        return math.inf
-    return plans[0]["step_time_s"] if _is_launched(plans[0], problem) else _within_resolution(plans[0], job)
-
-
-def _within_resolution(fastest: Data, job: Job) -> float:
-    """Return the most seconds of a step that measurements do not distinguish from those of the fastest plan."""
-    return wanted_by_role(fastest["step_time_s"], job.assumptions.resolution)[ROLES.index(SIMPLEST)].most_s
-
-
 def _in_a_line(plan: DataView) -> str:
     took, what = quantity("step_time_s", plan["step_time_s"]), plan["plan"]
     return f"{took} a step: {printable(what['strategy'])}, {whole_plan_text(what)}"
@@ -540,9 +451,19 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
     say_inexact_schedules(problems[0])
     query = Query(job, names, partition, fixed, limits)
     why, times, other, compared = "", 0.0, None, list[str]()
+    wants = partial(wanted_by_role, resolution=job.assumptions.resolution)
 
     def tell_first(plan: Data, least_s: float) -> None:
-        early(f"a plan takes {_in_a_line(plan)}; none takes less than {quantity('step_time_s', least_s)}", begin, watch)
+        less = f"none{' placed as launched' if roles else ''} takes less than {quantity('step_time_s', least_s)}"
+        early(f"a plan takes {_in_a_line(plan)}; {less}", begin, watch)
+
+    def tell_fastest(plan: Data | None, as_launched: bool) -> None:
+        if as_launched:
+            others.tell(plan["step_time_s"] if plan else math.inf)
+        if plan and len(roles) == len(ROLES) and seconds_left():
+            placed, more = (" placed as launched", "other placements, ") if as_launched else ("", "")
+            follow = f"{more}equal ones, {_SIMPLER} follow"
+            early(f"none{placed} is faster than {_in_a_line(plan)}; {follow}", begin, watch)
 
     with ExitStack() as beside:
         others = beside.enter_context(forked(beyond, request, query, bool(roles)))
@@ -552,11 +473,9 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
                 _ = spaces.spaces  # before the process that counts them
         with forked(lambda _: spaces.counted, when_idle=True) as counting:
             with time_limit(limit_s - (monotonic() - begin)):
-                of_all, counts = fastest_below(spaces, most, math.inf, watch, tell_first)
-                others.tell(_most_of_answer(of_all, job, spaces.problem))
-                if of_all and len(roles) == len(ROLES) and seconds_left():
-                    early(f"none is faster than {_in_a_line(of_all[0])}; equal ones, {_SIMPLER} follow", begin, watch)
-                role_plans, plans, as_launched, not_compared = _plans_of_answer(spaces, of_all, most, job, roles, watch)
+                search = OnePass(spaces, most, wants, len(roles), tell_first, tell_fastest, watch)
+                of_all, plans, of_roles, as_launched, counts = search.plans()
+                not_compared = [_SIMPLER] if of_roles is None and plans else []
                 if not plans and counts.left_s < math.inf:
                     why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"
                 elif not plans:
@@ -570,7 +489,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
                         compared, not_compared = None, [*not_compared, _OTHERS]
             beside.close()  # the process that counts goes on alone
             count = counting.result()
-    idle = idle_rows(problems[0])
+    costs = [sum(features_of(plan["plan"]).values()) for plan in of_roles or ()]
+    role_plans, idle = by_role(of_roles or [], costs), idle_rows(problems[0])
     less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if plans else 0.0
     faster = of_all[0] if less >= WORTH_SAYING else None
     if why and other and compared:

@@ -1,6 +1,7 @@
 """Plans that need no more nodes than their GPUs fill: those of the whole space that the nodes of each plan leave."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -72,6 +73,24 @@ def test_the_spaces_of_a_launcher_have_the_plans_whose_ranks_are_in_order(num_gp
     assert {plan[:8] + plan[9:] for plan in found} == {plan[:8] + plan[9:] for plan in expected}
     assert len(expected) < len(plans(whole))
     assert any(plan[8] for plan in found)  # where the first order does not lay them
+
+
+@pytest.mark.parametrize("strategy", ["1d", "2d"])
+@pytest.mark.parametrize(("num_gpus", "size"), [(24, 8), (36, 16), (32, 8)])
+def test_plans_are_placed_as_launched_or_otherwise(strategy, num_gpus, size):
+    problem = on(problem_of("default", (strategy,)), hardware(fast_size=size, hbm_capacity=1e13))
+    problem = replace(problem, workload=replace(problem.workload, searched=SearchedCodes(order=(0, 1))))
+    (whole,) = spaces_of([problem], num_gpus, 2 * num_gpus, {}).spaces
+
+    def of(space):  # in any of the orders that make the same plan
+        return Counter(plan[:8] + plan[9:] for plan in plans(space))
+
+    for node_size, in_rank_order in ((8, False), (1, True), (8, True)):
+        launched = whole.as_launched(node_size, in_rank_order)
+        others = whole.as_launched(node_size, in_rank_order, otherwise=True)
+        assert of(launched) + of(others) == of(whole)
+        assert plans(others) <= plans(whole)
+        assert launched.size + others.size == whole.size
 
 
 @cache

@@ -1,0 +1,104 @@
+"""The plans of an answer, in one pass over the plans of a search: the fastest, and the best of each role.
+
+A framework launches some plans as they are; the others are placed by hand, on nodes that they fill in part or with
+ranks in another order. The pass goes through those that are placed as launched, a tenth of all, and then through the
+others, of which few may be as fast: each plan is in one of two sets, and is looked at once. The plans of the roles are
+looked for beside the second set, among the plans of the first that may be fast enough. Only where another placement is
+faster by more than measurements tell are they looked for among all.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dsx.forked import forked
+from dsx.progress import OutOfTimeError, Watch, working
+from dsx.search.fastest import SearchCounts, SearchSpaces, TellFirst, fastest_below, leading
+from dsx.search.nearly_fastest import Wanted, nearly_fastest
+from dsx.text import Data
+
+# Told the fastest plan, None if none fits: of those placed as launched, and again if the answer is not of these.
+TellFastest = Callable[[Data | None, bool], None]
+
+
+class AnswerPlans(NamedTuple):
+    """The plans of an answer."""
+
+    of_all: list[Data]  # the fastest of all plans that are known
+    plans: list[Data]  # the fastest ones of the answer
+    of_roles: list[Data] | None  # None if no time was left to find them
+    as_launched: bool  # whether these are the best of the plans that are placed as launched
+    counts: SearchCounts
+
+
+@dataclass(frozen=True, slots=True)
+class OnePass:
+    """A search for the `most` fastest plans, and for the best one for each role.
+
+    Where the fastest plan of all is placed by hand, and no faster than measurements tell, the answer has plans that are
+    placed as launched alone.
+    """
+
+    spaces: SearchSpaces
+    most: int
+    wants: Callable[[float], Sequence[Wanted]]  # what the roles want, from the seconds of a step of the fastest plan
+    num_roles: int  # the first ones, whose plans are wanted
+    tell_first: TellFirst
+    tell_fastest: TellFastest
+    watch: Watch | None
+
+    def plans(self) -> AnswerPlans:
+        """Return the plans of the answer."""
+        if not self.num_roles:
+            plans, counts = self._fastest(self.spaces)
+            return AnswerPlans(plans, plans, [], as_launched=False, counts=counts)
+        launched, others = self.spaces.as_launched, self.spaces.not_as_launched
+        plans, counts = self._fastest(launched)
+        self.tell_fastest(plans[0] if plans else None, True)
+        if counts.left_s < np.inf:
+            counts = counts.plus(SearchCounts(0, 0, None, 0).unfinished(others.key_bounds))
+            return AnswerPlans(plans, plans, None, as_launched=True, counts=counts)
+        if not plans:
+            plans, more = self._fastest(others)
+            return self._with_roles_of_all(plans, counts.plus(more))
+
+        wants = self._wanted(plans[0])
+        looked = nearly_fastest(launched, plans, self._within(plans[0]))
+        with forked(lambda _: looked.best(wants[-1])) as last:
+            below = plans[-1]["step_time_s"] if len(plans) == self.most else np.inf
+            placed, more = fastest_below(others, self.most, below, self.watch)
+            of_all, counts = leading([*plans, *placed], self.most), counts.plus(more)
+            within = self._within(of_all[0])
+            if plans[0]["step_time_s"] > within:
+                return self._with_roles_of_all(of_all, counts)
+            wants = [replace(want, most_s=min(want.most_s, within)) for want in wants]
+            of_roles: list[Data] | None = None
+            with suppress(OutOfTimeError), working("looking for simpler and leaner plans", self.watch):
+                of_roles = [*map(looked.best, wants[:-1]), last.result()]
+                if of_roles[-1]["step_time_s"] > within:
+                    of_roles[-1] = looked.best(wants[-1])
+        return AnswerPlans(of_all, of_all if of_all[0] is plans[0] else plans, of_roles, True, counts)
+
+    def _fastest(self, spaces: SearchSpaces) -> tuple[list[Data], SearchCounts]:
+        return fastest_below(spaces, self.most, np.inf, self.watch, self.tell_first)
+
+    def _wanted(self, fastest: Data) -> list[Wanted]:
+        return [*self.wants(fastest["step_time_s"])[: self.num_roles]]
+
+    def _within(self, fastest: Data) -> float:
+        """Return the most seconds of a step of the plan of any role."""
+        return max(want.most_s for want in self.wants(fastest["step_time_s"]))
+
+    def _with_roles_of_all(self, plans: list[Data], counts: SearchCounts) -> AnswerPlans:
+        """Return the answer where the fastest of all plans, `plans`, decide it."""
+        self.tell_fastest(plans[0] if plans else None, False)
+        of_roles: list[Data] | None = [] if not plans else None
+        with suppress(OutOfTimeError), working("looking for simpler and leaner plans", self.watch):
+            if plans:
+                looked, wants = nearly_fastest(self.spaces, plans, self._within(plans[0])), self._wanted(plans[0])
+                with forked(lambda _: looked.best(wants[-1])) as last:
+                    of_roles = [*map(looked.best, wants[:-1]), last.result()]
+        return AnswerPlans(plans, plans, of_roles, as_launched=False, counts=counts)

@@ -1,0 +1,53 @@
+"""The plans of an answer in one pass over two sets of plans are those of searches through all of them."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from search.test_key_bounds import problem_of
+
+from dsx.results.ranked_by import wanted_by_role
+from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
+from dsx.search.nearly_fastest import nearly_fastest
+from dsx.search.one_pass import OnePass
+
+OPENED = {"recompute": ["none", "full"], "zero_stage": [1, 3], "offload": ["none"]}
+
+
+@pytest.mark.parametrize(("num_gpus", "resolution"), [(16, 0.2), (20, 0.2), (20, 0.0), (28, 1e-3)])
+@pytest.mark.sampled(0, 2)
+def test_one_pass_has_the_plans_of_each_search(num_gpus, resolution):
+    problems = problems_of(ANY, problem_of("default", framework="megatron").searching(OPENED))
+    spaces = spaces_of(problems, num_gpus, 2 * num_gpus, OPENED)
+    told = []
+    wants = partial(wanted_by_role, resolution=resolution)
+    answer = OnePass(spaces, 3, wants, 3, lambda *_: None, lambda *one: told.append(one), None).plans()
+
+    of_all, launched = fastest(spaces, 3).plans, fastest(spaces.as_launched, 3).plans
+    seconds = [plan["step_time_s"] for plan in of_all]
+    np.testing.assert_allclose([plan["step_time_s"] for plan in answer.of_all], seconds, rtol=1e-12)
+    within = max(want.most_s for want in wants(seconds[0]))
+    assert answer.as_launched == (launched[0]["step_time_s"] <= within)
+    first, *later = told
+    assert (first[0]["plan"], first[1]) == (launched[0]["plan"], True)
+    assert [of_launched for _, of_launched in later] == ([] if answer.as_launched else [False])
+    role_spaces, known = (spaces.as_launched, launched) if answer.as_launched else (spaces, of_all)
+    wanted = [replace(want, most_s=min(want.most_s, within)) for want in wants(known[0]["step_time_s"])]
+    looked = nearly_fastest(role_spaces, known, within)
+    assert answer.of_roles is not None
+    for want, plan in zip(wanted, answer.of_roles, strict=True):
+        assert plan["step_time_s"] <= within
+        assert want.rank(plan)[:2] == pytest.approx(want.rank(looked.best(want))[:2], rel=1e-12)
+    assert answer.counts.candidates <= spaces.counted.candidates
+    assert answer.counts.left_s == np.inf
+
+
+def test_a_list_is_of_all_plans():
+    problems = problems_of(ANY, problem_of("default", framework="megatron").searching(OPENED))
+    spaces = spaces_of(problems, 20, 40, OPENED)
+    wants = partial(wanted_by_role, resolution=0.2)
+    answer = OnePass(spaces, 4, wants, 0, lambda *_: None, lambda *_: pytest.fail("told"), None).plans()
+    assert answer.plans is answer.of_all
+    assert [one["plan"] for one in answer.plans] == [one["plan"] for one in fastest(spaces, 4).plans]
+    assert answer.of_roles == [] and not answer.as_launched
