@@ -51,6 +51,7 @@ from dsx.search.variant_search import best_variants
 from dsx.text import Data
 
 _SOME_KEYS = 1 << 12  # among which mostly one has candidates
+_BOUNDED_KEYS = 1 << 16  # that are bounded together
 _SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 
 
@@ -170,8 +171,13 @@ class SearchSpaces:
     def key_bounds(self) -> KeyFloats:
         """Return the least seconds of a step of any plan of each shard key."""
         without_recomputation = recomputing(self.problem, [NONE_CODE])
-        table = self.parts[0].space.table(without_recomputation)
-        return key_bounds(self.parts[0].space, table, without_recomputation.workload)
+        # A few at a time: the costs of all would take a gigabyte, and longer.
+        return np.concatenate(
+            [
+                key_bounds(few, few.table(without_recomputation), without_recomputation.workload)
+                for few in self.parts[0].space.split(_BOUNDED_KEYS)
+            ]
+        )
 
     def priced(self, where: Chosen | slice) -> list[Over[PricedSpace, "..."]]:
         """Return the parts that have candidates of some of the shard keys, with the layer costs of these.
@@ -320,29 +326,50 @@ def fastest_below(
 
     Where there are many keys, `tell` is told of a plan before. When no time is left, the result is what is known.
     """
+    return fastest_usual(spaces, top, below, watch, tell).with_variants(top, below)
+
+
+class UsualPlans(NamedTuple):
+    """The fastest plans of a search with the defaults of the choices that are searched last."""
+
+    varied: Sequence[Choice]  # these choices
+    sources: list[Over[PricedSpace, "..."]]  # that may have one of the fastest plans; none if no time is left
+    plans: list[Data]
+    counts: SearchCounts
+
+    def with_variants(self, top: int, below: float) -> tuple[list[Data], SearchCounts]:
+        """Return the `top` fastest of these plans and their variants, and the counts of all that was priced."""
+        plans, counts = self.plans, self.counts
+        # Of the variants, those may be missing that are slower than all of the plans.
+        for source in self.sources if self.varied and (plans or below < np.inf) else ():
+            slowest = min(below, plans[-1]["step_time_s"]) if plans else below
+            rows, of_part = best_variants(source, self.varied, top, slowest)
+            num_priced, feasible = of_part.priced.candidates, of_part.priced.feasible
+            feasible = feasible if of_part.left_s == np.inf else None
+            cut = num_priced if source.problem.optimal_cuts else 0
+            counts = counts.plus(SearchCounts(num_priced, num_priced, feasible, cut, of_part.left_s))
+            plans = leading([*plans, *priced_plans(source.whole_problem, rows)], top)
+        return plans, counts
+
+
+def fastest_usual(
+    spaces: SearchSpaces, top: int, below: float, watch: Watch | None, tell: TellFirst = lambda *_: None
+) -> UsualPlans:
+    """Return the plans of `fastest_below` without variants."""
     with working("pricing", watch):
         promising, known, counts = _promising_keys(spaces, top, below, tell)
         if spaces.num_keys >= FEW_KEYS and not seconds_left():
-            return known, counts.unfinished(spaces.key_bounds)
-        parts = spaces.priced(promising)
+            return UsualPlans((), [], known, counts.unfinished(spaces.key_bounds))
+        sources = spaces.priced(promising)
     most = known[-1]["step_time_s"] if known else below
-    with progress(sum(source.space.size for source in parts), "pricing", watch) as advance:
-        plans, of_parts = _fastest(parts, top, advance, most)
+    with progress(sum(source.space.size for source in sources), "pricing", watch) as advance:
+        plans, of_sources = _fastest(sources, top, advance, most)
     if not seconds_left():
-        return leading([*known, *plans], top), counts.plus(of_parts).unfinished(spaces.key_bounds[promising])
-    counts = of_parts
+        counts = counts.plus(of_sources).unfinished(spaces.key_bounds[promising])
+        return UsualPlans((), [], leading([*known, *plans], top), counts)
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
-        return fastest_below(leaner, top, below, watch)
-    # Of the variants, those may be missing that are slower than all of the plans.
-    for source in parts if spaces.varied and (plans or below < np.inf) else ():
-        slowest = min(below, plans[-1]["step_time_s"]) if plans else below
-        rows, of_part = best_variants(source, spaces.varied, top, slowest)
-        num_priced, feasible = of_part.priced.candidates, of_part.priced.feasible
-        feasible = feasible if of_part.left_s == np.inf else None
-        cut = num_priced if source.problem.optimal_cuts else 0
-        counts = counts.plus(SearchCounts(num_priced, num_priced, feasible, cut, of_part.left_s))
-        plans = leading([*plans, *priced_plans(source.whole_problem, rows)], top)
-    return plans, counts
+        return fastest_usual(leaner, top, below, watch)
+    return UsualPlans(spaces.varied, sources, plans, of_sources)
 
 
 def leading(plans: Sequence[Data], top: int) -> list[Data]:

@@ -36,7 +36,7 @@ from dsx.search.variant_search import BoundedRows, KeptBounds, VariantGroup, few
 from dsx.text import Data
 
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
-_SAMPLED = (64, 8, 1)  # candidates of which one is looked at for a lean plan, before more of them
+_SAMPLED = (64, 1)  # candidates of which one is looked at for a lean plan, before more of them
 _FEW, _PRICED = 1 << 8, 1 << 10  # rows that are priced together, at first and at most
 
 

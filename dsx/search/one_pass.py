@@ -8,7 +8,7 @@ faster by more than measurements tell are they looked for among all.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from dsx.forked import forked
 from dsx.progress import OutOfTimeError, Watch, working
-from dsx.search.fastest import SearchCounts, SearchSpaces, TellFirst, fastest_below, leading
+from dsx.search.fastest import SearchCounts, SearchSpaces, TellFirst, fastest_below, fastest_usual, leading
 from dsx.search.nearly_fastest import Wanted, nearly_fastest
 from dsx.text import Data
 
@@ -53,37 +53,47 @@ class OnePass:
     def plans(self) -> AnswerPlans:
         """Return the plans of the answer."""
         if not self.num_roles:
-            plans, counts = self._fastest(self.spaces)
+            plans, counts = fastest_below(self.spaces, self.most, np.inf, self.watch, self.tell_first)
             return AnswerPlans(plans, plans, [], as_launched=False, counts=counts)
         launched, others = self.spaces.as_launched, self.spaces.not_as_launched
-        plans, counts = self._fastest(launched)
-        self.tell_fastest(plans[0] if plans else None, True)
-        if counts.left_s < np.inf:
-            counts = counts.plus(SearchCounts(0, 0, None, 0).unfinished(others.key_bounds))
-            return AnswerPlans(plans, plans, None, as_launched=True, counts=counts)
-        if not plans:
-            plans, more = self._fastest(others)
-            return self._with_roles_of_all(plans, counts.plus(more))
+        usual = fastest_usual(launched, self.most, np.inf, self.watch, self.tell_first)
+        if usual.counts.left_s < np.inf:
+            return self._ended(usual.plans, usual.counts, others)
+        if not usual.plans:
+            self.tell_fastest(None, True)
+            plans, more = fastest_below(others, self.most, np.inf, self.watch, self.tell_first)
+            return self._with_roles_of_all(plans, usual.counts.plus(more))
 
-        wants = self._wanted(plans[0])
-        looked = nearly_fastest(launched, plans, self._within(plans[0]))
-        with forked(lambda _: looked.best(wants[-1])) as last:
+        # Few variants are so much faster than all other plans that one is no longer fast enough for its role.
+        looked = nearly_fastest(launched, usual.plans, self._within(usual.plans[0]))
+        with ExitStack() as beside:
+            last = beside.enter_context(forked(lambda _: looked.best(self._wanted(usual.plans[0])[-1])))
+            plans, counts = usual.with_variants(self.most, np.inf)
+            if counts.left_s < np.inf:
+                return self._ended(plans, counts, others)
+            self.tell_fastest(plans[0], True)
+            wants, looked = self._wanted(plans[0]), replace(looked, known=plans)
+            first = beside.enter_context(forked(lambda _: [*map(looked.best, wants[:-1])]))
+
             below = plans[-1]["step_time_s"] if len(plans) == self.most else np.inf
-            placed, more = fastest_below(others, self.most, below, self.watch)
-            of_all, counts = leading([*plans, *placed], self.most), counts.plus(more)
-            within = self._within(of_all[0])
-            if plans[0]["step_time_s"] > within:
+            of_others, more = fastest_below(others, self.most, below, self.watch)
+            of_all, counts = leading([*plans, *of_others], self.most), counts.plus(more)
+            if plans[0]["step_time_s"] > (within := self._within(of_all[0])):
                 return self._with_roles_of_all(of_all, counts)
             wants = [replace(want, most_s=min(want.most_s, within)) for want in wants]
             of_roles: list[Data] | None = None
             with suppress(OutOfTimeError), working("looking for simpler and leaner plans", self.watch):
-                of_roles = [*map(looked.best, wants[:-1]), last.result()]
-                if of_roles[-1]["step_time_s"] > within:
-                    of_roles[-1] = looked.best(wants[-1])
+                of_roles = [
+                    plan if plan["step_time_s"] <= want.most_s else looked.best(want)
+                    for want, plan in zip(wants, [*first.result(), last.result()], strict=True)
+                ]
         return AnswerPlans(of_all, of_all if of_all[0] is plans[0] else plans, of_roles, True, counts)
 
-    def _fastest(self, spaces: SearchSpaces) -> tuple[list[Data], SearchCounts]:
-        return fastest_below(spaces, self.most, np.inf, self.watch, self.tell_first)
+    def _ended(self, plans: list[Data], counts: SearchCounts, others: SearchSpaces) -> AnswerPlans:
+        """Return the answer of known plans, placed as launched, where no time is left for `others`."""
+        self.tell_fastest(plans[0] if plans else None, True)
+        counts = counts.plus(SearchCounts(0, 0, None, 0).unfinished(others.key_bounds))
+        return AnswerPlans(plans, plans, None, as_launched=True, counts=counts)
 
     def _wanted(self, fastest: Data) -> list[Wanted]:
         return [*self.wants(fastest["step_time_s"])[: self.num_roles]]

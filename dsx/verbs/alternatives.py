@@ -223,12 +223,16 @@ def beyond(told: Told, request: SearchRequest, query: Query, with_roles: bool) -
     if request.framework.unlimited:
         return None, []
     searches: list[tuple[str, SearchSpaces]] = []
+    launched: list[tuple[str, SearchSpaces]] = []
     for other in other_frameworks(request.framework):
         spaces = None if other.unlimited else spaces_for(other, request, query)
-        if spaces is not None and spaces.any_candidates:
+        if spaces is None:
+            continue
+        of_launcher = [(other.name, spaces.as_launched)] if with_roles else []
+        if any(placed.num_keys for _, placed in of_launcher) or spaces.any_candidates:
             searches.append((other.name, spaces))
+            launched += of_launcher
     names = [name for name, _ in searches]
-    launched = [(name, spaces.as_launched) for name, spaces in searches] if with_roles else []
     for _, spaces in launched:
         _ = spaces.key_bounds
     (launched_s,) = told() if with_roles else (np.inf,)
