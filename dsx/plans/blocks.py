@@ -359,11 +359,11 @@ def _placements(
         laid = ~even | _in_a_row(columns, kind)
         only |= ~first & ~np.roll(laid, 1) & adjacent  # where the first order does not lay groups so, another one may
         nested = nested & laid
-    wanted = nested & (distinct | only) & _fill_nodes(columns, kind, bounds.limits)
+    kept = nested & (distinct | only) & _fill_nodes(columns, kind, bounds.limits)
     if bounds.limits.otherwise:
-        instead = np.roll(wanted & ~distinct & ~first, -1)  # whether the next row is the same plan in another order
-        wanted = any_way & (distinct | first & adjacent) & ~wanted & ~instead
-    return table[:, wanted]
+        instead = np.roll(kept & ~distinct & ~first, -1)  # whether the next row is the same plan in another order
+        kept = any_way & (distinct | first & adjacent) & ~kept & ~instead
+    return table[:, kept]
 
 
 def _in_a_row(columns: Arrays, kind: _ReplicaKind) -> Bool[np.ndarray, "plans"]:

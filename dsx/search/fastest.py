@@ -140,29 +140,23 @@ class SearchSpaces:
 
         If a framework launches them, domains have consecutive ranks.
         """
-        codes, launched = representatives(self.problem), self._placed(otherwise=False)
-        few = [
-            space.searching(recomputing(part.problem, codes)) for space, part in zip(launched, self.parts, strict=True)
+        codes, spaces = representatives(self.problem), self._placed(otherwise=False)
+        with_codes = [
+            space.searching(recomputing(part.problem, codes)) for space, part in zip(spaces, self.parts, strict=True)
         ]
-        return self._of_keys(used_keys(few), launched)
+        return self._of_keys(used_keys(with_codes), spaces)
 
     @property
     def not_as_launched(self) -> "SearchSpaces":
         """The spaces of all plans but those of `as_launched`."""
-        others = self._placed(otherwise=True)
-        return replace(self, parts=[part._replace(space=space) for part, space in zip(self.parts, others, strict=True)])
+        return self._of_keys(slice(None), self._placed(otherwise=True))
 
     def _placed(self, otherwise: bool) -> list[Space]:
         framework = self.problem.framework
         in_rank_order = framework is not None and not framework.unlimited
         return [space.as_launched(problem.node_size, in_rank_order, otherwise) for _, problem, space in self.parts]
 
-    def within(self, most_s: float) -> "SearchSpaces":
-        """Return the spaces of the shard keys that may have plans of at most `most_s` [s]."""
-        fast = np.flatnonzero(self.key_bounds <= most_s * (1.0 + ROUNDING))
-        return self._of_keys(fast, [part.space for part in self.parts])
-
-    def _of_keys(self, where: np.ndarray, spaces: Sequence[Space]) -> "SearchSpaces":
+    def _of_keys(self, where: Chosen | slice, spaces: Sequence[Space]) -> "SearchSpaces":
         keys = take(self.keys, where)
         parts = [part._replace(space=space.of_keys(keys)) for part, space in zip(self.parts, spaces, strict=True)]
         return replace(self, parts=parts)
@@ -172,12 +166,11 @@ class SearchSpaces:
         """Return the least seconds of a step of any plan of each shard key."""
         without_recomputation = recomputing(self.problem, [NONE_CODE])
         # A few at a time: the costs of all would take a gigabyte, and longer.
-        return np.concatenate(
-            [
-                key_bounds(few, few.table(without_recomputation), without_recomputation.workload)
-                for few in self.parts[0].space.split(_BOUNDED_KEYS)
-            ]
-        )
+        bounds = [
+            key_bounds(part, part.table(without_recomputation), without_recomputation.workload)
+            for part in self.parts[0].space.split(_BOUNDED_KEYS)
+        ]
+        return np.concatenate(bounds)
 
     def priced(self, where: Chosen | slice) -> list[Over[PricedSpace, "..."]]:
         """Return the parts that have candidates of some of the shard keys, with the layer costs of these.

@@ -55,29 +55,31 @@ class OnePass:
         if not self.num_roles:
             plans, counts = fastest_below(self.spaces, self.most, np.inf, self.watch, self.tell_first)
             return AnswerPlans(plans, plans, [], as_launched=False, counts=counts)
-        launched, others = self.spaces.as_launched, self.spaces.not_as_launched
+        launched, by_hand = self.spaces.as_launched, self.spaces.not_as_launched
         usual = fastest_usual(launched, self.most, np.inf, self.watch, self.tell_first)
         if usual.counts.left_s < np.inf:
-            return self._ended(usual.plans, usual.counts, others)
+            return self._ended(usual.plans, usual.counts, by_hand)
         if not usual.plans:
             self.tell_fastest(None, True)
-            plans, more = fastest_below(others, self.most, np.inf, self.watch, self.tell_first)
+            plans, more = fastest_below(by_hand, self.most, np.inf, self.watch, self.tell_first)
             return self._with_roles_of_all(plans, usual.counts.plus(more))
 
-        # Few variants are so much faster than all other plans that one is no longer fast enough for its role.
+        # Few variants are so much faster than all usual plans that the leanest of these is not fast enough beside them.
+        leanest = self._wanted(usual.plans[0])[1:][-1:]
         looked = nearly_fastest(launched, usual.plans, self._within(usual.plans[0]))
         with ExitStack() as beside:
-            last = beside.enter_context(forked(lambda _: looked.best(self._wanted(usual.plans[0])[-1])))
+            last = beside.enter_context(forked(lambda _: [*map(looked.best, leanest)]))
             plans, counts = usual.with_variants(self.most, np.inf)
             if counts.left_s < np.inf:
-                return self._ended(plans, counts, others)
+                return self._ended(plans, counts, by_hand)
             self.tell_fastest(plans[0], True)
             wants, looked = self._wanted(plans[0]), replace(looked, known=plans)
-            first = beside.enter_context(forked(lambda _: [*map(looked.best, wants[:-1])]))
+            simple = wants[: len(wants) - len(leanest)]
+            first = beside.enter_context(forked(lambda _: [*map(looked.best, simple)]))
 
             below = plans[-1]["step_time_s"] if len(plans) == self.most else np.inf
-            of_others, more = fastest_below(others, self.most, below, self.watch)
-            of_all, counts = leading([*plans, *of_others], self.most), counts.plus(more)
+            placed, more = fastest_below(by_hand, self.most, below, self.watch)
+            of_all, counts = leading([*plans, *placed], self.most), counts.plus(more)
             if plans[0]["step_time_s"] > (within := self._within(of_all[0])):
                 return self._with_roles_of_all(of_all, counts)
             wants = [replace(want, most_s=min(want.most_s, within)) for want in wants]
@@ -85,14 +87,14 @@ class OnePass:
             with suppress(OutOfTimeError), working("looking for simpler and leaner plans", self.watch):
                 of_roles = [
                     plan if plan["step_time_s"] <= want.most_s else looked.best(want)
-                    for want, plan in zip(wants, [*first.result(), last.result()], strict=True)
+                    for want, plan in zip(wants, [*first.result(), *last.result()], strict=True)
                 ]
         return AnswerPlans(of_all, of_all if of_all[0] is plans[0] else plans, of_roles, True, counts)
 
-    def _ended(self, plans: list[Data], counts: SearchCounts, others: SearchSpaces) -> AnswerPlans:
-        """Return the answer of known plans, placed as launched, where no time is left for `others`."""
+    def _ended(self, plans: list[Data], counts: SearchCounts, by_hand: SearchSpaces) -> AnswerPlans:
+        """Return the answer of known plans, placed as launched, where no time is left for those placed `by_hand`."""
         self.tell_fastest(plans[0] if plans else None, True)
-        counts = counts.plus(SearchCounts(0, 0, None, 0).unfinished(others.key_bounds))
+        counts = counts.plus(SearchCounts(0, 0, None, 0).unfinished(by_hand.key_bounds))
         return AnswerPlans(plans, plans, None, as_launched=True, counts=counts)
 
     def _wanted(self, fastest: Data) -> list[Wanted]:
