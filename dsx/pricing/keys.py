@@ -15,6 +15,7 @@ them, so the plan counts as the strategy has it that needs least memory; where n
 it is left under both.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ from dsx.plans.enumerate import BOXES, Keys, changes
 from dsx.plans.experts import ep_constraints
 from dsx.plans.placement import key_shares, may_cut_two_axes, rank_placement, units
 from dsx.pricing.problem import Problem, pad
-from dsx.records import ArrayLike, Bool, Float, Int, Over, tree_map
+from dsx.records import ArrayLike, Float, Int, Over, tree_map
 from dsx.records import leaves as leaves_of
 from dsx.schedules.schedules import SCHEDULES
 
@@ -346,6 +347,15 @@ def numbered(columns: Sequence[Int[np.ndarray, "rows"]]) -> Int[np.ndarray, "row
     return number
 
 
+class _SharedWorks(NamedTuple):
+    """Works that two strategies have, with the same axes divided and with layers of the same form."""
+
+    axes: tuple[str, ...]
+    works: Int[np.ndarray, "shared"]
+    at_earlier: Int[np.ndarray, "shared"]  # positions among the works of the earlier strategy
+    at_later: Int[np.ndarray, "shared"]
+
+
 class _Comparison:
     """Compares the works of strategies; works are evaluated once, and only those that may be the same."""
 
@@ -356,58 +366,65 @@ class _Comparison:
             rows = np.flatnonzero(keys["strategy"] == code)
             distinct, first = np.unique(works[rows], return_index=True)
             self._firsts.append((distinct, rows[first]))
-        self._evaluated: dict[int, list[LayerWork]] = {}
         self._structures: dict[tuple[int, tuple[str, ...]], list[_Structure]] = {}
+        codes = range(len(problem.strategies))
+        self._shared = {pair: [*self._of_one_form(*pair)] for pair in itertools.combinations(codes, 2)}
+        compared: list[list[np.ndarray]] = [[np.zeros(0, dtype=np.int64)] for _ in codes]
+        for (earlier, later), groups in self._shared.items():
+            compared[earlier] += [group.at_earlier for group in groups]
+            compared[later] += [group.at_later for group in groups]
+        self._compared = [np.unique(np.concatenate(of_strategy)) for of_strategy in compared]  # that are evaluated
+        self._evaluated: dict[int, list[LayerWork]] = {}
+
+    def _of_one_form(self, earlier: int, later: int) -> "Iterator[Over[_SharedWorks, '...']]":
+        works, at_earlier, at_later = np.intersect1d(
+            self._firsts[earlier][0], self._firsts[later][0], True, return_indices=True
+        )
+        rows = self._firsts[later][1][at_later]
+        divided = np.stack([self._keys[axis][rows] > 1 for axis in MODEL_AXES])
+        for pattern in np.unique(divided, axis=1).T:
+            axes = tuple(axis for axis, several in zip(MODEL_AXES, pattern, strict=True) if several)
+            if self._form(earlier, axes) == self._form(later, axes):
+                matching = np.flatnonzero((divided == pattern[:, None]).all(axis=0))
+                yield _SharedWorks(axes, works[matching], at_earlier[matching], at_later[matching])
 
     def same_works(self, earlier: int, later: int) -> tuple[Int[np.ndarray, "same"], Int[np.ndarray, "less"]]:
         """Return the works that both strategies have, with the same numbers.
 
         They are those of which the earlier one needs no more memory, and those of which the later one needs less.
         """
-        works, at_earlier, at_later = np.intersect1d(
-            self._firsts[earlier][0], self._firsts[later][0], True, return_indices=True
-        )
-        rows = self._firsts[later][1][at_later]
-        divided = np.stack([self._keys[axis][rows] > 1 for axis in MODEL_AXES])
-        same = np.zeros(len(works), dtype=bool)
-        for pattern in np.unique(divided, axis=1).T:
-            matching = np.flatnonzero((divided == pattern[:, None]).all(axis=0))
-            axes = tuple(axis for axis, several in zip(MODEL_AXES, pattern, strict=True) if several)
-            if self._form(earlier, axes) == self._form(later, axes):
-                same[matching] = self._equal(earlier, later, axes, at_earlier[matching], at_later[matching])
-        # Whether the earlier one needs more memory, and less, of any layer under any value of recomputation.
-        more, less = np.zeros(len(works), dtype=bool), np.zeros(len(works), dtype=bool)
-        for first, second in zip(self._of(earlier), self._of(later), strict=True):
-            for name in ("stash", "working", "scattered"):
-                of_earlier, of_later = getattr(first, name)[:, at_earlier], getattr(second, name)[:, at_later]
-                more |= (of_earlier > of_later * (1 + _ROUNDING)).any(axis=0)
-                less |= (of_earlier < of_later * (1 - _ROUNDING)).any(axis=0)
-        return works[same & ~more], works[same & more & ~less]
+        no_more, only_less = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for group in self._shared[earlier, later]:
+            of_strategies = (self._of(earlier, group.at_earlier), self._of(later, group.at_later))
+            same = np.ones(len(group.works), dtype=bool)
+            # Whether the earlier one needs more memory, and less, of any layer under any value of recomputation.
+            more, less = np.zeros_like(same), np.zeros_like(same)
+            for kind, (first, second) in enumerate(zip(*(works for works, _ in of_strategies), strict=True)):
+                at_first, at_second = (at for _, at in of_strategies)
+                numbers = _numbers(first, self._structures[earlier, group.axes][kind], at_first)
+                of_second = _numbers(second, self._structures[later, group.axes][kind], at_second)
+                for name, number in numbers.items():
+                    close = np.abs(number - of_second[name]) <= _ROUNDING * np.abs(number)
+                    close |= np.isnan(number) & np.isnan(of_second[name])
+                    same &= close.reshape(-1, len(same)).all(axis=0)
+                for name in ("stash", "working", "scattered"):
+                    of_earlier, of_later = getattr(first, name)[:, at_first], getattr(second, name)[:, at_second]
+                    more |= (of_earlier > of_later * (1 + _ROUNDING)).any(axis=0)
+                    less |= (of_earlier < of_later * (1 - _ROUNDING)).any(axis=0)
+            no_more.append(group.works[same & ~more])
+            only_less.append(group.works[same & more & ~less])
+        return np.concatenate(no_more), np.concatenate(only_less)
 
     def _form(self, code: int, axes: tuple[str, ...]) -> list[tuple[object, ...]]:
         if (code, axes) not in self._structures:
             self._structures[code, axes] = [_structure(layer, axes) for layer in self._problem.kinds[code]]
         return [structure.form for structure in self._structures[code, axes]]
 
-    def _equal(
-        self, earlier: int, later: int, axes: tuple[str, ...], at_earlier: Chosen, at_later: Chosen
-    ) -> Bool[np.ndarray, "chosen"]:
-        same = np.ones(len(at_later), dtype=bool)
-        for kind in range(len(self._problem.kinds[later])):
-            numbers = [
-                _numbers(self._of(code)[kind], self._structures[code, axes][kind], at)
-                for code, at in ((earlier, at_earlier), (later, at_later))
-            ]
-            for name, first in numbers[0].items():
-                second = numbers[1][name]
-                close = (np.abs(first - second) <= _ROUNDING * np.abs(first)) | (np.isnan(first) & np.isnan(second))
-                same &= close.reshape(-1, len(same)).all(axis=0)
-        return same
-
-    def _of(self, code: int) -> list[Over[LayerWork, "..."]]:
-        """Return the works of a strategy, per layer kind."""
+    def _of(self, code: int, at: Chosen) -> tuple[list[Over[LayerWork, "..."]], Chosen]:
+        """Return the compared works of a strategy, per layer kind, and the positions of some works in these."""
+        compared = self._compared[code]
         if code not in self._evaluated:
-            rows = {name: column[self._firsts[code][1]] for name, column in self._keys.items()}
+            rows = {name: column[self._firsts[code][1][compared]] for name, column in self._keys.items()}
             values = {NONE_CODE, *self._problem.workload.searched.recompute}
             self._evaluated[code] = [
                 work_of(self._problem, layer, rows, modes_of(of_strategies, values))
@@ -415,7 +432,7 @@ class _Comparison:
                     self._problem.kinds[code], zip(*self._problem.kinds, strict=True), strict=True
                 )
             ]
-        return self._evaluated[code]
+        return self._evaluated[code], np.searchsorted(compared, at)
 
 
 def _structure(layer: DerivedLayer, axes: Sequence[str]) -> _Structure:

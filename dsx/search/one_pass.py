@@ -16,7 +16,7 @@ import numpy as np
 
 from dsx.forked import forked
 from dsx.progress import OutOfTimeError, Watch, working
-from dsx.search.fastest import SearchCounts, SearchSpaces, TellFirst, fastest_below, fastest_usual, leading
+from dsx.search.fastest import FEW_KEYS, SearchCounts, SearchSpaces, TellFirst, fastest_below, fastest_usual, leading
 from dsx.search.nearly_fastest import Wanted, nearly_fastest
 from dsx.text import Data
 
@@ -67,6 +67,8 @@ class OnePass:
         # Few variants are so much faster than all usual plans that the leanest of these is not fast enough beside them.
         leanest = self._wanted(usual.plans[0])[1:][-1:]
         looked = nearly_fastest(launched, usual.plans, self._within(usual.plans[0]))
+        if launched.num_keys < FEW_KEYS:  # a search of many keys told of a plan before
+            self.tell_first(usual.plans[0], float(launched.key_bounds.min()))
         with ExitStack() as beside:
             last = beside.enter_context(forked(lambda _: [*map(looked.best, leanest)]))
             plans, counts = usual.with_variants(self.most, np.inf)
