@@ -35,34 +35,30 @@ from dsx.cost.cut_bounds import (
 )
 from dsx.cost.interval import Room, room
 from dsx.cost.shapes import Chosen, KeyFloats, PlanBools, PlanFloats, PlanInts
-from dsx.cost.step import Workload
 from dsx.plans.blocks import Places
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS, NONE_CODE
 from dsx.plans.enumerate import Arrays, Kept, Keys, take
 from dsx.plans.experts import REPLICA_AXES
 from dsx.pricing.cuts import CandidateCounts, chunk_pipelines_s, joined, price_best_cuts, result_rows
-from dsx.pricing.keys import KeyCosts, PointCosts, numbered
+from dsx.pricing.keys import PointCosts, numbered
 from dsx.pricing.probe import first_of_equals
 from dsx.pricing.problem import stage_costs
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.progress import OutOfTimeError, check_time, seconds_left, time_limit
 from dsx.records import Bool, Float, Int, tree_map
 from dsx.search.ranking import Progress, leading_rows, ranks, silent
-from dsx.search.spaces import PricedSpace, Space, recomputing
+from dsx.search.spaces import PricedSpace, recomputing
 
 _SCOUTS = 16  # keys of each microbatch size
 _SHARES = (1 / 16, 1 / 4)  # of the other keys
 
 
-def key_bounds(space: Space, table: KeyCosts, workload: Workload) -> KeyFloats:
-    """Return bounds [s] of the keys of a space at the first hardware point.
-
-    `table` has their layer costs, under any values of `recompute`.
-    """
-    bounds, keys = space.bounds, space.keys
+def key_bounds(source: PricedSpace) -> KeyFloats:
+    """Return bounds [s] of the keys of a space at the first hardware point, whatever its values of `recompute`."""
+    bounds, keys, workload = source.space.bounds, source.space.keys, source.problem.workload
     gpus = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
     microbatches = min(bounds.global_batch_size) / keys["microbatch_size"]
-    kinds = tree_map(lambda leaf: np.asarray(leaf)[0], table)
+    kinds = tree_map(lambda leaf: np.asarray(leaf)[0], source.table)
     return microbatches * gpus / max(bounds.num_gpus) * least_microbatch_s(kinds, workload.stack, workload.searched)
 
 
@@ -203,7 +199,7 @@ def by_key_bounds(
     `search` gets the space of some keys, and the most seconds of a plan that may be kept. Keys whose bound is above are
     left out, and when no time is left all but the first share.
     """
-    bounds = key_bounds(source.space, source.table, source.problem.workload)
+    bounds = key_bounds(source)
     kept, shares, first = source.no_rows(), shares_of(source.space.keys, bounds), below == np.inf
     while shares:
         keys, shares = (shares[0], shares[1:]) if below == np.inf else (np.concatenate(shares), [])

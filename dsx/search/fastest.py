@@ -167,7 +167,7 @@ class SearchSpaces:
         without_recomputation = recomputing(self.problem, [NONE_CODE])
         # A few at a time: the costs of all would take a gigabyte, and longer.
         bounds = [
-            key_bounds(part, part.table(without_recomputation), without_recomputation.workload)
+            key_bounds(PricedSpace(without_recomputation, part, part.table(without_recomputation), "float64"))
             for part in self.parts[0].space.split(_BOUNDED_KEYS)
         ]
         return np.concatenate(bounds)
@@ -330,6 +330,11 @@ class UsualPlans(NamedTuple):
     plans: list[Data]
     counts: SearchCounts
 
+    @property
+    def least_s(self) -> float:
+        """The seconds that no plan of the sources takes less than."""
+        return min(float(key_bounds(source).min()) for source in self.sources)
+
     def with_variants(self, top: int, below: float) -> tuple[list[Data], SearchCounts]:
         """Return the `top` fastest of these plans and their variants, and the counts of all that was priced."""
         plans, counts = self.plans, self.counts
@@ -346,11 +351,19 @@ class UsualPlans(NamedTuple):
 
 
 def fastest_usual(
-    spaces: SearchSpaces, top: int, below: float, watch: Watch | None, tell: TellFirst = lambda *_: None
+    spaces: SearchSpaces,
+    top: int,
+    below: float,
+    watch: Watch | None,
+    tell: TellFirst = lambda *_: None,
+    longer: float = 1.0,
 ) -> UsualPlans:
-    """Return the plans of `fastest_below` without variants."""
+    """Return the plans of `fastest_below` without variants.
+
+    Their sources have the keys of all plans that take at most `longer` times as long as the fastest, at least 1.
+    """
     with working("pricing", watch):
-        promising, known, counts = _promising_keys(spaces, top, below, tell)
+        promising, known, counts = _promising_keys(spaces, top, below, tell, longer)
         if spaces.num_keys >= FEW_KEYS and not seconds_left():
             return UsualPlans((), [], known, counts.unfinished(spaces.key_bounds))
         sources = spaces.priced(promising)
@@ -361,7 +374,7 @@ def fastest_usual(
         counts = counts.plus(of_sources).unfinished(spaces.key_bounds[promising])
         return UsualPlans((), [], leading([*known, *plans], top), counts)
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
-        return fastest_usual(leaner, top, below, watch)
+        return fastest_usual(leaner, top, below, watch, longer=longer)
     return UsualPlans(spaces.varied, sources, plans, of_sources)
 
 
@@ -374,12 +387,13 @@ def leading(plans: Sequence[Data], top: int) -> list[Data]:
 
 
 def _promising_keys(
-    spaces: SearchSpaces, top: int, below: float, tell: TellFirst
+    spaces: SearchSpaces, top: int, below: float, tell: TellFirst, longer: float
 ) -> tuple[Chosen, list[Data], SearchCounts]:
     """Return the shard keys that may have one of the `top` fastest plans.
 
     Of few keys they are all. Of many, no plan of the others is as fast as `below` [s], or as `top` plans of the most
-    promising ones. These follow, fewer of them only if no time is left, and the counts of their search.
+    promising ones, or takes `longer` times as long. These follow, fewer of them only if no time is left, and the counts
+    of their search.
     """
     every = np.arange(spaces.num_keys)
     if len(every) < FEW_KEYS and below == np.inf:
@@ -395,7 +409,7 @@ def _promising_keys(
         if not seconds_left():
             known = plans
             break
-    return np.flatnonzero(bounds <= below * (1.0 + ROUNDING)), known, counts
+    return np.flatnonzero(bounds <= below * longer * (1.0 + ROUNDING)), known, counts
 
 
 def _fastest(

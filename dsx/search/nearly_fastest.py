@@ -15,7 +15,7 @@ import numpy as np
 
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
-from dsx.plans.choices import PLACEMENT_COLUMNS
+from dsx.plans.choices import PLACEMENT_COLUMNS, Choice
 from dsx.plans.enumerate import Arrays, take
 from dsx.plans.features import features_of, must_be_uneven, of_choices, of_keys, total_cost, uneven_of
 from dsx.plans.layer_layout import LAYOUT
@@ -24,13 +24,13 @@ from dsx.pricing.row_costs import KeptRows, Rows
 from dsx.records import Bool, Over
 from dsx.search.bounds import (
     cuts_within,
+    key_bounds,
     loose_bounds_of_any_recompute,
     may_be_fast,
     memory_bounds,
     rows_at,
     step_bounds,
 )
-from dsx.search.fastest import SearchSpaces
 from dsx.search.spaces import PricedSpace
 from dsx.search.variant_search import BoundedRows, KeptBounds, VariantGroup, fewest_first, variant_groups
 from dsx.text import Data
@@ -62,18 +62,25 @@ class _Nearly(NamedTuple):
     costs: PlanInts  # least costs of the features of those that may be fast enough
 
 
-def nearly_fastest(spaces: SearchSpaces, plans: Sequence[Data], longest: float) -> "NearlyFastest":
-    """Return the plans of a search that may take at most `longest` [s].
+def nearly_fastest(
+    sources: Sequence[Over[PricedSpace, "..."]], varied: Sequence[Choice], plans: Sequence[Data], longest: float
+) -> "NearlyFastest":
+    """Return the plans of a search, and their variants, that may take at most `longest` [s].
 
-    `plans` are feasible plans of it, the fastest first.
+    Args:
+        sources: the spaces of the search, with the keys of all these plans.
+        varied: the choices that are searched last.
+        plans: feasible plans, the fastest first.
+        longest: seconds of a step.
     """
     longest *= 1.0 + ROUNDING
-    sources: list[_Nearly] = []
-    for source in spaces.priced(np.flatnonzero(spaces.key_bounds <= longest)):
+    nearly: list[_Nearly] = []
+    for source in sources:
+        source = source.of_keys(np.flatnonzero(key_bounds(source) <= longest))
         bounds = loose_bounds_of_any_recompute(source, source.loose_bound)
-        groups = fewest_first(variant_groups(source, spaces.varied, bounds)) if spaces.varied else []
-        sources.append(_Nearly(source, bounds[0], groups, _costs_of_fast(source, np.minimum(*bounds) <= longest)))
-    return NearlyFastest(plans, sources)
+        groups = fewest_first(variant_groups(source, varied, bounds)) if varied else []
+        nearly.append(_Nearly(source, bounds[0], groups, _costs_of_fast(source, np.minimum(*bounds) <= longest)))
+    return NearlyFastest(plans, nearly)
 
 
 @dataclass(frozen=True, slots=True)

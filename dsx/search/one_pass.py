@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsx.cost.cut_bounds import ROUNDING
 from dsx.forked import forked
 from dsx.progress import OutOfTimeError, Watch, working
 from dsx.search.fastest import FEW_KEYS, SearchCounts, SearchSpaces, TellFirst, fastest_below, fastest_usual, leading
@@ -56,7 +57,8 @@ class OnePass:
             plans, counts = fastest_below(self.spaces, self.most, np.inf, self.watch, self.tell_first)
             return AnswerPlans(plans, plans, [], as_launched=False, counts=counts)
         launched, by_hand = self.spaces.as_launched, self.spaces.not_as_launched
-        usual = fastest_usual(launched, self.most, np.inf, self.watch, self.tell_first)
+        longer = max(want.most_s for want in self.wants(1.0))
+        usual = fastest_usual(launched, self.most, np.inf, self.watch, self.tell_first, longer)
         if usual.counts.left_s < np.inf:
             return self._ended(usual.plans, usual.counts, by_hand)
         if not usual.plans:
@@ -66,9 +68,9 @@ class OnePass:
 
         # Few variants are so much faster than all usual plans that the leanest of these is not fast enough beside them.
         leanest = self._wanted(usual.plans[0])[1:][-1:]
-        looked = nearly_fastest(launched, usual.plans, self._within(usual.plans[0]))
+        looked = nearly_fastest(usual.sources, usual.varied, usual.plans, self._within(usual.plans[0]))
         if launched.num_keys < FEW_KEYS:  # a search of many keys told of a plan before
-            self.tell_first(usual.plans[0], float(launched.key_bounds.min()))
+            self.tell_first(usual.plans[0], usual.least_s)
         with ExitStack() as beside:
             last = beside.enter_context(forked(lambda _: [*map(looked.best, leanest)]))
             plans, counts = usual.with_variants(self.most, np.inf)
@@ -112,7 +114,9 @@ class OnePass:
         of_roles: list[Data] | None = [] if not plans else None
         with suppress(OutOfTimeError), working("looking for simpler and leaner plans", self.watch):
             if plans:
-                looked, wants = nearly_fastest(self.spaces, plans, self._within(plans[0])), self._wanted(plans[0])
+                longest, wants = self._within(plans[0]), self._wanted(plans[0])
+                sources = self.spaces.priced(np.flatnonzero(self.spaces.key_bounds <= longest * (1.0 + ROUNDING)))
+                looked = nearly_fastest(sources, self.spaces.varied, plans, longest)
                 with forked(lambda _: looked.best(wants[-1])) as last:
                     of_roles = [*map(looked.best, wants[:-1]), last.result()]
         return AnswerPlans(plans, plans, of_roles, as_launched=False, counts=counts)

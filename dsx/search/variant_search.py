@@ -83,8 +83,7 @@ def best_variants(
         top: how many to return.
         below: variants that take longer [s] may be missing.
     """
-    of_keys = key_bounds(source.space, source.table, source.problem.workload)
-    source = source.of_keys(np.flatnonzero(of_keys <= below * (1.0 + ROUNDING)))
+    source = source.of_keys(np.flatnonzero(key_bounds(source) <= below * (1.0 + ROUNDING)))
     priced = replace(source, problem=source.whole_problem)
     kept, counts = priced.no_rows(), CandidateCounts(0, 0)
     bounds = loose_bounds_of_any_recompute(source, source.loose_bound)

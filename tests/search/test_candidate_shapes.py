@@ -30,12 +30,12 @@ def test_candidates_are_as_many_in_all_arrays():
 
 def test_layer_costs_are_of_the_keys_of_their_space():
     problem, space = problem_of("default"), space_of("default")
-    table = space.table(problem)
-    bounds = key_bounds(space, table, problem.workload)
-    assert bounds.shape == space.keys["tp"].shape
+    source = PricedSpace(problem, space, space.table(problem), "float64")
+    assert key_bounds(source).shape == space.keys["tp"].shape
     few = price_keys(problem, {name: column[:1] for name, column in space.keys.items()})
-    with pytest.raises(TypeCheckError, match="parameter 'table'"):
-        key_bounds(space, (replace(table[0], forward_s=few[0].forward_s), *table[1:]), problem.workload)
+    of_few = replace(source, table=(replace(source.table[0], forward_s=few[0].forward_s), *source.table[1:]))
+    with pytest.raises(TypeCheckError, match="parameter 'source'"):
+        key_bounds(of_few)
 
 
 def test_kept_rows_have_all_columns():

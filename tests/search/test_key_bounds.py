@@ -16,7 +16,7 @@ from dsx.search import bounds as bounds_of_keys
 from dsx.search import fastest as searching
 from dsx.search.bounds import key_bounds
 from dsx.search.fastest import ANY, fastest, fastest_below, problems_of, spaces_of
-from dsx.search.spaces import Space
+from dsx.search.spaces import PricedSpace, Space
 
 MODEL = model_of([
         {"kind": "embedding"},
@@ -47,7 +47,7 @@ def test_no_plan_beats_the_bound_of_its_key(assumptions):
     candidates = np.random.default_rng(0).permutation(space.size)[:20_000]
     positions, choices = space.blocks.rows_at(candidates)
     step_s = price_rows(problem, table, Rows(np.zeros_like(positions), positions, choices)).step_time_s
-    bounds = key_bounds(space, table, problem.workload)[positions]
+    bounds = key_bounds(PricedSpace(problem, space, table, "float64"))[positions]
     assert (bounds <= step_s * (1 + 1e-12)).all()
     assert (bounds > 0).all()
 
@@ -63,7 +63,7 @@ def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
     monkeypatch.setattr(searching, "FEW_KEYS", 1)
     monkeypatch.setattr(bounds_of_keys, "_SCOUTS", 2)
     told = []
-    keys, known, _ = searching._promising_keys(spaces, 5, np.inf, lambda *first: told.append(first))
+    keys, known, _ = searching._promising_keys(spaces, 5, np.inf, lambda *first: told.append(first), 1.0)
     assert len(keys) < spaces.num_keys
     found = fastest(spaces, 5)
     fastest_below(spaces, 5, np.inf, unwatched, lambda *first: told.append(first))

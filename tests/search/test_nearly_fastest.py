@@ -69,7 +69,7 @@ def test_the_best_of_all_nearly_fastest_plans(monkeypatch, layers, capacity, ope
     step_s = known[0]["step_time_s"]
     assert step_s == pytest.approx(min(plan["step_time_s"] for plan in plans), rel=1e-12)
     wanted = [Wanted(step_s * (1 + within), simple) for within in (0.0, 0.02, 0.2, 1.0) for simple in (True, False)]
-    looked = nearly_fastest(spaces, known, 2.0 * step_s)
+    looked = nearly_fastest(spaces.priced(slice(None)), spaces.varied, known, 2.0 * step_s)
     found = [*map(looked.best, wanted)]
     for want, plan in zip(wanted, found, strict=True):
         fast = [one for one in plans if one["step_time_s"] <= want.most_s * (1 + 1e-12)]
@@ -89,7 +89,8 @@ def test_even_cuts_are_searched_too():
     assert len(plans) > 100
     most_s = 1.2 * plans[0]["step_time_s"]
     wanted = [Wanted(most_s, simple=True), Wanted(most_s)]
-    found = [*map(nearly_fastest(spaces, plans[:1], most_s).best, wanted)]
+    looked = nearly_fastest(spaces.priced(slice(None)), spaces.varied, plans[:1], most_s)
+    found = [*map(looked.best, wanted)]
     fast = [plan for plan in plans if plan["step_time_s"] <= most_s]
     for want, plan in zip(wanted, found, strict=True):
         assert want.rank(plan)[:2] == pytest.approx(min(map(want.rank, fast))[:2], rel=1e-12)

@@ -36,7 +36,7 @@ def test_one_pass_has_the_plans_of_each_search(num_gpus, resolution, num_roles):
     assert [of_launched for _, of_launched in later] == ([] if answer.as_launched else [False])
     role_spaces, known = (spaces.as_launched, launched) if answer.as_launched else (spaces, of_all)
     wanted = [replace(want, most_s=min(want.most_s, within)) for want in wants(known[0]["step_time_s"])]
-    looked = nearly_fastest(role_spaces, known, within)
+    looked = nearly_fastest(role_spaces.priced(slice(None)), role_spaces.varied, known, within)
     assert answer.of_roles is not None
     for want, plan in zip(wanted[:num_roles], answer.of_roles, strict=True):
         assert plan["step_time_s"] <= within
