@@ -21,7 +21,7 @@ import numpy as np
 from dsx.plans.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.enumerate import BOXES, Arrays, Kept, Keys, SpaceBounds, changes, cross, grid, take
-from dsx.plans.experts import REPLICA_AXES, Truth, ep_constraints
+from dsx.plans.experts import REPLICA_AXES, ep_constraints
 from dsx.plans.frameworks import Boxes, Filter
 from dsx.plans.placement import (
     ORDERS,
@@ -51,6 +51,7 @@ _NO_PLACEMENTS = np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)
 # Whether blocks times the placements of a slice are taken.
 Taken = Callable[[Int[np.ndarray, "blocks"], slice], Bool[np.ndarray, "blocks placements"]]
 _Placements = Int[np.ndarray, "columns placements"]
+_OfPlacements = Bool[np.ndarray, "placements"]
 _PerSegment = Int[np.ndarray, "segments"]
 
 
@@ -133,8 +134,8 @@ class Blocks:
         of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
         first_blocks = np.flatnonzero(changes(*of_block))
         kinds = [_ReplicaKind(*kind) for kind in of_block[:, first_blocks].T.tolist()]
-        of_replicas = functools.cache(functools.partial(_replica_placements, bounds))
-        tables = [_placements(kind, bounds, of_replicas) for kind in kinds]
+        of_replicas = functools.cache(functools.partial(_ReplicaPlacements.of, bounds))
+        tables = [of_replicas(kind.ranks, kind.share, kind.boxes, kind.lying).of_kind(kind) for kind in kinds]
         self.placements = np.concatenate([_NO_PLACEMENTS, *tables], axis=1)
         counts = [table.shape[1] for table in tables]
         self.ep_replicas = np.repeat(np.array([kind.spanned for kind in kinds], dtype=np.int64), counts)
@@ -142,7 +143,8 @@ class Blocks:
         self.outer: Arrays = {}  # by column ``<axis>_<tier>``
         columns = [dict(zip(PLACEMENT_COLUMNS, table, strict=True)) for table in tables]
         for name, unit in zip(bounds.tiers, bounds.units, strict=True):
-            parts = [choice_shares(*of_kind, unit) for of_kind in zip(columns, map(_stages, kinds), strict=True)]
+            replicas_of_kinds = [Replica(kind.ranks, kind.share, bool(kind.lying & _EVEN)) for kind in kinds]
+            parts = [choice_shares(*of_kind, unit) for of_kind in zip(columns, replicas_of_kinds, strict=True)]
             for axis in ("pp", "dp"):
                 self.outer[f"{axis}_{name}"] = np.concatenate([_NO_PLACEMENTS[0], *(part[axis] for part in parts)])
         chunks = self.placements[PLACEMENT_COLUMNS.index("pp")] * self.placements[PLACEMENT_COLUMNS.index("vpp")]
@@ -152,9 +154,7 @@ class Blocks:
         self._make_batches(microbatch_size, bounds)
 
         num_keys = np.diff(np.concatenate([begins, [len(order)]]))
-        num_choices = np.concatenate(
-            [self._num_batches_of(kind).sum(axis=1) for kind in range(len(first_blocks))] or [begins]
-        )
+        num_choices = self._num_choices_of_kinds()[self._microbatch, self._replica]
         used = num_choices > 0
         self.keys = order[np.repeat(used, num_keys)]
         self.first_key = np.concatenate([[0], np.cumsum(num_keys[used])])
@@ -198,6 +198,16 @@ class Blocks:
         where = where.reshape(len(sizes), len(degrees))
         self._num_batches, self._first_batch = lengths[where], (np.cumsum(lengths) - lengths)[where]
         self._least_batch = np.array([batches.min(initial=LARGEST_COUNT) for batches in ranges], dtype=np.int64)[where]
+
+    def _num_choices_of_kinds(self, weights: Int[np.ndarray, "placements"] | None = None) -> np.ndarray:
+        """Return the number of choices of each microbatch size and kind of replica, [sizes, kinds].
+
+        A placement counts `weights` times, by default once.
+        """
+        counts, num_degrees = np.diff(self._first_placement), self._num_batches.shape[1]
+        cells = np.repeat(np.arange(len(counts)) * num_degrees, counts) + self._dp
+        of_degrees = np.bincount(cells, weights, minlength=len(counts) * num_degrees)
+        return self._num_batches @ of_degrees.astype(np.int64).reshape(len(counts), num_degrees).T
 
     def _num_batches_of(self, kind: int) -> Int[np.ndarray, "blocks placements"]:
         """Return the number of batch sizes of the blocks and the placements of a kind of replica."""
@@ -284,11 +294,8 @@ class Blocks:
 
     def size_with(self, weights: Int[np.ndarray, "placements"]) -> int:
         """Return the number of candidates where each placement counts `weights` times."""
-        num_keys = np.diff(self.first_key)
-        return sum(
-            int(self._num_batches_of(kind) @ weights[self._placements_of(kind)] @ num_keys[self._replica == kind])
-            for kind in np.unique(self._replica).tolist()
-        )
+        of_blocks = self._num_choices_of_kinds(weights)[self._microbatch, self._replica]
+        return int(of_blocks @ np.diff(self.first_key))
 
     def places_of(self, candidates: Int[np.ndarray, "plans"]) -> "Places":
         """Return the places of any candidates in the blocks."""
@@ -331,62 +338,77 @@ class _ReplicaKind(NamedTuple):
     lying: int  # as `_lying`
 
 
-def _stages(kind: _ReplicaKind) -> Replica:
-    return Replica(kind.ranks, kind.share, bool(kind.lying & _EVEN))
+@dataclass(frozen=True, slots=True)
+class _ReplicaPlacements:
+    """The placements of replicas of some GPUs in some boxes, and what of each holds whatever ep groups require."""
 
+    table: _Placements
+    columns: Arrays
+    otherwise: bool  # as in Limits
+    tell: _OfPlacements  # whether shares tell how many members of an ep group a domain has
+    first: _OfPlacements  # whether it is the first of those that differ in order alone
+    distinct: _OfPlacements  # whether its order has an effect, if it may lay ep groups
+    laid: _OfPlacements  # whether domains have ranks as limits want
+    fill: _OfPlacements  # whether nodes are filled as limits want
 
-def _placements(
-    kind: _ReplicaKind, bounds: SpaceBounds, of_replicas: Callable[[int, int, int, int], _Placements]
-) -> _Placements:
-    """Return the placements of one kind of replica; `of_replicas` is `_replica_placements`, which many kinds share."""
-    table = of_replicas(kind.ranks, kind.share, kind.boxes, kind.lying)
-    columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    even = (kind.lying & _EVEN > 0) & even_shares(columns, ("pp", "dp"))
-    nested = zero_replicas_of_whole_groups(columns, kind.spanned)
-    if (kind.wide, kind.near, kind.in_row) != (1, 1, 1):
+    @classmethod
+    def of(cls, bounds: SpaceBounds, ranks: int, share: int, boxes: int, lying: int) -> "_ReplicaPlacements":
+        """Return the placements of replicas of `ranks` GPUs, `share` of them in a fast domain."""
+        table, limits = _replica_placements(bounds, ranks, share, boxes, lying), bounds.limits
+        columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
+        even = (lying & _EVEN > 0) & even_shares(columns, ("pp", "dp"))
         # Where a domain has as many ranks as the shares multiply to, they tell the members of an ep group there.
-        tell = even | ((kind.lying & _PART > 0) & (columns["pp_nvs"] * columns["dp_nvs"] == 1))
-        if kind.ranks == kind.share:
-            of_replica = {f"{axis}{part}": kind.ranks if axis == "tp" else 1 for axis in REPLICA_AXES for part in _BOTH}
+        tell = even | ((lying & _PART > 0) & (columns["pp_nvs"] * columns["dp_nvs"] == 1))
+        if ranks == share:
+            of_replica = {f"{axis}{part}": ranks if axis == "tp" else 1 for axis in REPLICA_AXES for part in _BOTH}
             tell |= lies_consecutively(columns | of_replica, columns["num_gpus"])
-        nested &= np.where(tell, np.gcd(kind.wide, columns["dp_nvs"]) == kind.near, kind.in_row == 1)
-    distinct = distinct_order(columns, bounds.searched.order, _stages(kind), bounds.units, kind.spanned)
-    adjacent = ep_ranks_adjacent(columns["order"], kind.spanned)
-    # The order comes last of the choices. Where it decides how groups lie, not every order has a placement.
-    first = changes(*table[:-1])
-    only, any_way = first & adjacent, nested
-    if bounds.limits.in_rank_order:
-        laid = ~even | _in_a_row(columns, kind)
-        only |= ~first & ~np.roll(laid, 1) & adjacent  # where the first order does not lay groups so, another one may
-        nested = nested & laid
-    kept = nested & (distinct | only) & _fill_nodes(columns, kind, bounds.limits)
-    if bounds.limits.otherwise:
-        instead = np.roll(kept & ~distinct & ~first, -1)  # whether the next row is the same plan in another order
-        kept = any_way & (distinct | first & adjacent) & ~kept & ~instead
-    return table[:, kept]
+        replica = Replica(ranks, share, bool(lying & _EVEN))
+        distinct = distinct_order(columns, bounds.searched.order, replica, bounds.units)
+        laid = ~even | _in_a_row(columns, ranks == share, lying) if limits.in_rank_order else np.ones_like(even)
+        fill = np.ones_like(even) if limits.node_size == 1 else _fill_nodes(columns, ranks, share, lying, limits)
+        # The order comes last of the choices.
+        return cls(table, columns, limits.otherwise, tell, changes(*table[:-1]), distinct, laid, fill)
+
+    def of_kind(self, kind: "_ReplicaKind") -> _Placements:
+        """Return the placements of one kind of replica."""
+        nested = zero_replicas_of_whole_groups(self.columns, kind.spanned)
+        if (kind.wide, kind.near, kind.in_row) != (1, 1, 1):
+            near = np.gcd(kind.wide, self.columns["dp_nvs"]) == kind.near
+            nested &= np.where(self.tell, near, kind.in_row == 1)
+        adjacent = ep_ranks_adjacent(self.columns["order"], kind.spanned)
+        distinct = self.distinct & adjacent
+        # Where the order decides how groups lie, not every order has a placement.
+        only = self.first & adjacent
+        any_way = nested & (distinct | only)
+        # Where the first order does not lay groups as limits want, another one may.
+        only = only | (~self.first & ~np.roll(self.laid, 1) & adjacent)
+        kept = nested & self.laid & (distinct | only) & self.fill
+        if self.otherwise:
+            instead = np.roll(kept & ~distinct & ~self.first, -1)  # whether the next row is the same in another order
+            kept = any_way & ~kept & ~instead
+        return self.table[:, kept]
 
 
-def _in_a_row(columns: Arrays, kind: _ReplicaKind) -> Bool[np.ndarray, "plans"]:
-    """Return which placements whose shares divide their degrees have consecutive ranks in a domain."""
+def _in_a_row(columns: Arrays, in_domain: bool, lying: int) -> Bool[np.ndarray, "plans"]:
+    """Return which placements whose shares divide their degrees have consecutive ranks in a domain.
+
+    `in_domain` says whether the ranks of a replica are in one domain.
+    """
     replicas_first = columns["order"] == 0
     first, near = (np.where(replicas_first, columns[f"dp{part}"], columns[f"pp{part}"]) for part in _BOTH)
     far = np.where(replicas_first, columns["pp_nvs"], columns["dp_nvs"])
-    in_domain = kind.ranks == kind.share
-    return (kind.lying & _IN_A_ROW > 0) & (((near == 1) | in_domain) & ((far == 1) | in_domain & (near == first)))
+    return (lying & _IN_A_ROW > 0) & (((near == 1) | in_domain) & ((far == 1) | in_domain & (near == first)))
 
 
-def _fill_nodes(columns: Arrays, kind: _ReplicaKind, limits: Limits) -> Truth:
-    """Return which placements of a kind of replica fill nodes as limits want."""
-    if limits.node_size == 1:
-        return True
+def _fill_nodes(columns: Arrays, ranks: int, share: int, lying: int, limits: Limits) -> Bool[np.ndarray, "plans"]:
+    """Return which placements of replicas fill nodes as limits want."""
     number = columns["num_gpus"]
-    used = kind.share * columns["pp_nvs"] * columns["dp_nvs"]
-    fill = fills_nodes(number, used, limits.node_size, limits.nvs_size)
-    for order, name in enumerate(ORDERS) if kind.lying & _IN_ORDER else ():
+    used = share * columns["pp_nvs"] * columns["dp_nvs"]
+    fill = np.asarray(fills_nodes(number, used, limits.node_size, limits.nvs_size))
+    for order, name in enumerate(ORDERS) if lying & _IN_ORDER else ():
         axes = axes_in(name)[len(REPLICA_AXES) :]
         degrees, shares = {axis: columns[axis] for axis in axes}, shares_of(columns, axes)
-        by_rank = in_order(degrees, shares, limits.nvs_size, number, kind.ranks, kind.share)
-        fill |= by_rank & (columns["order"] == order)
+        fill |= in_order(degrees, shares, limits.nvs_size, number, ranks, share) & (columns["order"] == order)
     return fill
 
 
