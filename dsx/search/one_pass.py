@@ -3,8 +3,8 @@
 A framework launches some plans as they are; the others are placed by hand, on nodes that they fill in part or with
 ranks in another order. The pass goes through those that are placed as launched, a tenth of all, and then through the
 others, of which few may be as fast: each plan is in one of two sets, and is looked at once. The plans of the roles are
-looked for beside the second set, among the plans of the first that may be fast enough. Only where another placement is
-faster by more than measurements tell are they looked for among all.
+looked for meanwhile, in processes beside the search, among the plans of the first set that may be fast enough. Only
+where another placement is faster by more than measurements tell are they looked for among all.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,6 +85,7 @@ class OnePass:
             placed, more = fastest_below(by_hand, self.most, below, self.watch)
             of_all, counts = leading([*plans, *placed], self.most), counts.plus(more)
             if plans[0]["step_time_s"] > (within := self._within(of_all[0])):
+                beside.close()  # the plans that are looked for there are not those of the answer
                 return self._with_roles_of_all(of_all, counts)
             wants = [replace(want, most_s=min(want.most_s, within)) for want in wants]
             of_roles: list[Data] | None = None

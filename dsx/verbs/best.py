@@ -469,7 +469,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
         others = beside.enter_context(forked(beyond, request, query, bool(roles)))
         with working("enumerating", watch):
             spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
-            if spaces.num_keys < FEW_KEYS:
+            if not roles and spaces.num_keys < FEW_KEYS:
                 _ = spaces.spaces  # before the process that counts them
         with forked(lambda _: spaces.counted, when_idle=True) as counting:
             with time_limit(limit_s - (monotonic() - begin)):
