@@ -209,10 +209,6 @@ class Blocks:
         of_degrees = np.bincount(cells, weights, minlength=len(counts) * num_degrees)
         return self._num_batches @ of_degrees.astype(np.int64).reshape(len(counts), num_degrees).T
 
-    def _num_batches_of(self, kind: int) -> Int[np.ndarray, "blocks placements"]:
-        """Return the number of batch sizes of the blocks and the placements of a kind of replica."""
-        return self._num_batches[np.ix_(self._microbatch[self._replica == kind], self._dp[self._placements_of(kind)])]
-
     def _placements_of(self, kind: int) -> slice:
         return slice(self._first_placement[kind], self._first_placement[kind + 1])
 

@@ -548,12 +548,10 @@ def distinct_order(
     orders: Sequence[int],
     replica: Replica,
     unit_sizes: Sequence[int],
-    spanned: Whole = 1,
 ) -> Bool[np.ndarray, "plans"]:
     """Return which plans a search tries: those whose order differs in effect from the first of `orders`.
 
-    Two orders that place pp and dp in the same way on every tier are equivalent. An ep group that spans `spanned`
-    replicas, more than one, needs consecutive replicas.
+    Two orders that place pp and dp in the same way on every tier are equivalent.
     """
     first = min(orders)
     distinct = choices["order"] == first
@@ -561,7 +559,7 @@ def distinct_order(
         shares = choice_shares(choices, replica, unit)
         of_first = choice_shares({**choices, "order": np.full_like(choices["order"], first)}, replica, unit)
         distinct = distinct | (shares["pp"] != of_first["pp"]) | (shares["dp"] != of_first["dp"])
-    return distinct & ep_ranks_adjacent(choices["order"], spanned)
+    return distinct
 
 
 def ep_ranks_adjacent(order: Whole, spanned: Whole) -> Bool[np.ndarray, "*#plans"]:

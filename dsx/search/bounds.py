@@ -413,7 +413,8 @@ def cuts_within(
 ) -> tuple[Int[np.ndarray, "kept"], Float[np.ndarray, "kept"]]:
     """Return which rows may fit and take at most `most` [s] with a cut that is tried.
 
-    `bounds` are those of `fitting_bounds`; the second result is the bounds of these rows, some of them tighter.
+    `bounds` are the seconds that no cut of a row is faster than; the second result is those of the rows that are left,
+    some of them tighter.
     """
     most = np.broadcast_to(most, bounds.shape)
     positions = np.flatnonzero((bounds <= most) & (bounds < np.inf))

@@ -326,7 +326,7 @@ class UsualPlans(NamedTuple):
     """The fastest plans of a search with the defaults of the choices that are searched last."""
 
     varied: Sequence[Choice]  # these choices
-    sources: list[Over[PricedSpace, "..."]]  # that may have one of the fastest plans; none if no time is left
+    sources: list[Over[PricedSpace, "..."]]  # of the keys that were searched; none if no time is left
     plans: list[Data]
     counts: SearchCounts
 
@@ -391,9 +391,9 @@ def _promising_keys(
 ) -> tuple[Chosen, list[Data], SearchCounts]:
     """Return the shard keys that may have one of the `top` fastest plans.
 
-    Of few keys they are all. Of many, no plan of the others is as fast as `below` [s], or as `top` plans of the most
-    promising ones, or takes `longer` times as long. These follow, fewer of them only if no time is left, and the counts
-    of their search.
+    Of few keys they are all. Of many, each plan of the other keys takes more than `longer` times `below` [s], or than
+    `longer` times as long as each of `top` plans of the most promising keys. These plans follow, fewer of them only if
+    no time is left, and the counts of their search.
     """
     every = np.arange(spaces.num_keys)
     if len(every) < FEW_KEYS and below == np.inf:
@@ -437,5 +437,6 @@ def _fastest(
         candidates += source.space.size
         plans = leading([*plans, *priced_plans(source.problem, rows)], top)
     # Where no plan fits, the others have a bound of memory that does not fit either.
-    feasible = counts.feasible if counts.priced == candidates or not plans else None
+    none_fits = not plans and below == np.inf
+    feasible = counts.feasible if counts.priced == candidates or none_fits else None
     return plans, SearchCounts(candidates, counts.priced, feasible, cut)

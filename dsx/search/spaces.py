@@ -106,7 +106,7 @@ class Space:
         """Return the space of the plans that need the fewest domains and nodes, or of those that are in rank order too.
 
         Nodes have `node_size` GPUs, and all but the last are full. That divides the size of a fast domain. With
-        `otherwise` it is the space of all other plans.
+        `otherwise` it is the space of all plans but these.
         """
         part = copy(self)
         limits = replace(self.bounds.limits, node_size=node_size, in_rank_order=in_rank_order, otherwise=otherwise)

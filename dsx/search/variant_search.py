@@ -143,8 +143,8 @@ class VariantGroup:
         """Return variants that may take at most `most` [s] and fit; the others are left out.
 
         `of` says which plans have variants that are wanted, from their candidates; by default all. `usable` is the
-        memory [bytes] that they may take, by default all there is. Who limits it looks at those of least memory first,
-        and bounds the seconds of few.
+        memory [bytes] that they may take, by default all there is. Where it is limited, no seconds are bounded: the
+        caller looks at the variants of least memory first, and bounds the seconds of few.
         """
         most *= 1.0 + ROUNDING
         candidates = np.flatnonzero(self.loose <= most)

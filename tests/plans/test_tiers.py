@@ -125,7 +125,6 @@ def test_a_search_tries_no_order_that_changes_nothing():
     ]  # a stage fills the unit
     assert distinct_order(plans, (0, 1), Replica(1, 1, True), ()).tolist() == [True] + 5 * [False]  # two tiers
     assert distinct_order(plans | {"order": np.ones(6, dtype=int)}, (1,), Replica(1, 1, True), (4,)).all()
-    assert distinct_order(plans, (0, 1), Replica(1, 1, True), (4,), spanned=2).tolist() == [True] + 5 * [False]
 
 
 def test_the_columns_of_a_plan():

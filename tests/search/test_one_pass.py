@@ -8,7 +8,7 @@ import pytest
 from search.test_key_bounds import problem_of
 
 from dsx.results.ranked_by import wanted_by_role
-from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
+from dsx.search.fastest import ANY, fastest, fastest_below, problems_of, spaces_of
 from dsx.search.nearly_fastest import nearly_fastest
 from dsx.search.one_pass import OnePass
 
@@ -53,3 +53,13 @@ def test_a_list_is_of_all_plans():
     assert answer.plans is answer.of_all
     assert [one["plan"] for one in answer.plans] == [one["plan"] for one in fastest(spaces, 4).plans]
     assert answer.of_roles == [] and not answer.as_launched
+
+
+def test_plans_that_are_too_slow_may_fit():
+    """A job on 24 GPUs was said to have 4 feasible plans of 8, as the others are slower."""
+    problems = problems_of(ANY, problem_of("default", framework="megatron").searching(OPENED))
+    spaces = spaces_of(problems, 16, 32, OPENED)
+    fastest_s = fastest(spaces, 1).plans[0]["step_time_s"]
+    plans, counts = fastest_below(spaces, 1, 0.5 * fastest_s)
+    assert not plans
+    assert counts.feasible is None
