@@ -154,7 +154,7 @@ class SearchSpaces:
     def _placed(self, otherwise: bool) -> list[Space]:
         framework = self.problem.framework
         in_rank_order = framework is not None and not framework.unlimited
-        return [space.as_launched(problem.node_size, in_rank_order, otherwise) for _, problem, space in self.parts]
+        return [space.placed(problem.node_size, in_rank_order, otherwise) for _, problem, space in self.parts]
 
     def _of_keys(self, where: Chosen | slice, spaces: Sequence[Space]) -> "SearchSpaces":
         keys = take(self.keys, where)

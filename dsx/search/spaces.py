@@ -102,7 +102,7 @@ class Space:
         vars(part).pop("blocks", None)  # the blocks of all values, if they were made
         return part
 
-    def as_launched(self, node_size: int, in_rank_order: bool, otherwise: bool = False) -> "Space":
+    def placed(self, node_size: int, in_rank_order: bool, otherwise: bool = False) -> "Space":
         """Return the space of the plans that need the fewest domains and nodes, or of those that are in rank order too.
 
         Nodes have `node_size` GPUs, and all but the last are full. That divides the size of a fast domain. With

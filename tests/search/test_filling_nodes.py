@@ -67,7 +67,7 @@ def test_the_spaces_of_a_launcher_have_the_plans_whose_ranks_are_in_order(num_gp
     problem = on(problem_of("default", ("1d", "2d")), hardware(fast_size=8, hbm_capacity=1e13))
     problem = replace(problem, workload=replace(problem.workload, searched=SearchedCodes(order=(0, 1))))
     (whole,) = spaces_of([problem], num_gpus, 2 * num_gpus, {}).spaces
-    found = plans(whole.as_launched(1, in_rank_order=True))
+    found = plans(whole.placed(1, in_rank_order=True))
     assert all(in_order(plan, plan[8]) for plan in found)
     expected = [plan for plan in plans(whole) if any(in_order(plan, order) for order in (0, 1))]
     assert {plan[:8] + plan[9:] for plan in found} == {plan[:8] + plan[9:] for plan in expected}
@@ -86,8 +86,8 @@ def test_plans_are_placed_as_launched_or_otherwise(strategy, num_gpus, size):
         return Counter(plan[:8] + plan[9:] for plan in plans(space))
 
     for node_size, in_rank_order in ((8, False), (1, True), (8, True)):
-        launched = whole.as_launched(node_size, in_rank_order)
-        others = whole.as_launched(node_size, in_rank_order, otherwise=True)
+        launched = whole.placed(node_size, in_rank_order)
+        others = whole.placed(node_size, in_rank_order, otherwise=True)
         assert of(launched) + of(others) == of(whole)
         assert plans(others) <= plans(whole)
         assert launched.size + others.size == whole.size
