@@ -22,8 +22,7 @@ import numpy as np
 from sections import table, write_section
 
 from dsx.cost.collectives import Linear
-from dsx.layer_table.instance import read_instance
-from dsx.layer_table.levels import joining_level, path_bandwidth, read_network, transfer_s
+from dsx.layer_table.instance import joining_level, path_bandwidth, read_instance, read_network, transfer_s
 from dsx.layer_table.pipelines import (
     OPTIMIZER_FACTORS,
     STAGES,

@@ -23,11 +23,10 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.layer_table import scans, solver
-from dsx.layer_table.instance import LayerTable, TableChain
-from dsx.layer_table.levels import Hierarchy, joining_level, path_bandwidth
+from dsx.layer_table import solver
+from dsx.layer_table.instance import Hierarchy, LayerTable, TableChain, joining_level, path_bandwidth
 from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, pipelines
-from dsx.layer_table.scans import ScannedTables, ScanQuestion
+from dsx.layer_table.solver import ScannedTables, ScanQuestion
 
 GIB = 2**30
 HIDDEN, SEQUENCE, LAYERS, HEADS, VOCABULARY = 12288, 2048, 96, 96, 51200
@@ -110,7 +109,7 @@ def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> LayerTable:
 def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
     """Return the times of dsx, of its first call, and of NumPy."""
     recorded_scans: list[tuple[ScannedTables, ScanQuestion, np.ndarray, np.ndarray]] = []
-    least = scans.least
+    least = solver.least
 
     def recorded(machine: ScannedTables, asked: ScanQuestion, deepest: np.ndarray) -> np.ndarray:
         answer = least(machine, asked, deepest)
@@ -118,11 +117,11 @@ def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
         return answer
 
     jax.clear_caches()
-    solver.least = scans.least = recorded
+    solver.least = solver.least = recorded
     start = time.perf_counter()
     plan = solver.solve(given)
     first = time.perf_counter() - start
-    solver.least = scans.least = least
+    solver.least = solver.least = least
     seconds = []
     for _ in range(repeat):
         start = time.perf_counter()

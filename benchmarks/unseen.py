@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.values import Bounds
-from dsx.runs.calibration import may_adapt
+from dsx.config.schema import Bounds
+from dsx.runs.calibration import after_few_runs, may_adapt, median_errors, prior_of
+from dsx.runs.error_report import LEAST_SOURCES, IntervalCoverage, coverage, unseen_intervals
 from dsx.runs.fit import Fit, HeldOut, fit, leave_out, sample_of
-from dsx.runs.intervals import LEAST_SOURCES, IntervalCoverage, coverage, unseen_intervals
 from dsx.runs.observations import Observations
-from dsx.runs.specialise import after_few_runs, median_errors, prior_of
 
 
 @dataclass(frozen=True)

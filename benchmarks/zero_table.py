@@ -18,8 +18,7 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.layer_table.instance import LayerTable, TableChain
-from dsx.layer_table.levels import Hierarchy
+from dsx.layer_table.instance import Hierarchy, LayerTable, TableChain
 from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, PartitionProblem, state_factor
 from dsx.layer_table.solver import TablePlan, solve
 

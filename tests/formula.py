@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.config.values import Bounds
+from dsx.config.schema import Bounds
 from dsx.runs.fit import Sample, memberships, row_weights
 
 N = 40

@@ -8,9 +8,9 @@ import pytest
 from runs.tables import write
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.values import Bounds
+from dsx.config.schema import Bounds
+from dsx.runs.error_report import IntervalCoverage
 from dsx.runs.fit import Deviations, Effects, Fit
-from dsx.runs.intervals import IntervalCoverage
 from dsx.runs.observations import observe
 from dsx.runs.predict import Predictions, compare
 from dsx.runs.setups import measured_step_time, setups

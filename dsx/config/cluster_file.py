@@ -32,23 +32,25 @@ from pydantic import (
 
 from dsx.config.documents import merged
 from dsx.config.load import Assignment, Given, extended, stated_document
-from dsx.config.schema import FileKind, Spec, validate
-from dsx.config.search_path import find, names
-from dsx.config.topology import NetworkSpec
-from dsx.config.values import (
+from dsx.config.schema import (
     Bytes,
     BytesPerSecond,
     Count,
     DollarsPerSecond,
+    FileKind,
     FlopsPerSecond,
     Fraction,
     Seconds,
     Sourced,
+    Spec,
     UsageEffectiveness,
     Watts,
     unsourced,
     usually,
+    validate,
 )
+from dsx.config.search_path import find, names
+from dsx.config.topology import NetworkSpec
 from dsx.errors import InputError, UnknownNameError, did_you_mean, nearest_names
 
 Generation = Literal["flash-1", "flash-2", "flash-3", "flash-4"]

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_v
 from dsx.config.assumption_set import Optimizer
 from dsx.config.documents import Document, Plain, merged
 from dsx.config.load import Given, statements
-from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.schema import FileKind, Sourced, Spec, validate
 from dsx.config.search_path import names
 from dsx.config.stack import Need, Needs
 from dsx.config.sweep_fields import (
@@ -35,7 +35,6 @@ from dsx.config.sweep_fields import (
     check_number,
     divisors_of,
 )
-from dsx.config.values import Sourced
 from dsx.errors import did_you_mean
 
 ANY_LAYER = "any"  # in place of an option of layers

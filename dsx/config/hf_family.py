@@ -22,9 +22,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from dsx.config.documents import Document, Plain
 from dsx.config.load import stated_document
-from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.schema import Count, FileKind, Spec, Total, validate
 from dsx.config.search_path import names, packaged_model
-from dsx.config.values import Count, Total
 from dsx.errors import SpecError, UnknownNameError
 
 _LONGEST, _MOST_NODES = 2_000, 400  # characters, and parts with signs; packaged formulas have up to 132 and 27

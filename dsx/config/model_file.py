@@ -24,9 +24,8 @@ from pydantic import (
 
 from dsx.config.documents import Document
 from dsx.config.load import Assignment, Given, stated_document, statements
-from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.schema import Count, FileKind, Spec, Total, validate, whole_number
 from dsx.config.sweep_fields import divisors_of
-from dsx.config.values import Count, Total, whole_number
 from dsx.errors import SpecError, did_you_mean
 
 ELEMENT_BYTES = ("activation_bytes", "weight_bytes", "gradient_bytes", "cross_entropy_bytes")

@@ -26,8 +26,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr
 from dsx.config.cluster_file import PLATFORMS
 from dsx.config.documents import Document, Plain, is_sourced, merged
 from dsx.config.load import Given, statements
-from dsx.config.schema import FileKind, Spec, validate
-from dsx.config.values import Seconds, Share, Sourced, unsourced
+from dsx.config.schema import FileKind, Seconds, Share, Sourced, Spec, unsourced, validate
 from dsx.errors import InputError, SpecError, did_you_mean
 
 _CONDITION = ("needs", "otherwise", "lost")  # of a value with its source

@@ -27,8 +27,7 @@ from pydantic import (
 )
 
 from dsx.config.documents import Plain, stated_in_code
-from dsx.config.schema import validate
-from dsx.config.values import choice, count, number, whole_number
+from dsx.config.schema import choice, count, number, validate, whole_number
 from dsx.errors import InputError, did_you_mean
 from dsx.units import REAL
 

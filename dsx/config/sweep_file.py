@@ -26,7 +26,7 @@ from pydantic import (
 from dsx.config.cluster_file import ClusterSpec
 from dsx.config.documents import Document, load_document, stated_in_code
 from dsx.config.load import Assignment, override
-from dsx.config.schema import FileKind, Spec, validate
+from dsx.config.schema import Count, FileKind, Spec, Tokens, usually, validate
 from dsx.config.search_path import find_path
 from dsx.config.sweep_fields import (
     AxisColumn,
@@ -45,7 +45,6 @@ from dsx.config.sweep_fields import (
     contradiction,
     listed,
 )
-from dsx.config.values import Count, Tokens, usually
 from dsx.config.what_if import WhatIf, WhatIfPoints, is_assumption, stated_fields
 from dsx.errors import did_you_mean
 from dsx.text import printable

@@ -30,8 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from dsx.config.schema import Spec
-from dsx.config.values import BytesPerSecond, Count, Flag, Seconds, Sourced, number, usually
+from dsx.config.schema import BytesPerSecond, Count, Flag, Seconds, Sourced, Spec, number, usually
 from dsx.errors import SpecError, did_you_mean
 from dsx.units import LARGEST_COUNT
 

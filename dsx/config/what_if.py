@@ -30,8 +30,8 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.cluster_file import ClusterSpec
 from dsx.config.documents import KeyPath, is_sourced
 from dsx.config.load import MOVED
+from dsx.config.schema import Quantity, number, whole_number
 from dsx.config.sweep_fields import EMPTY, LARGEST_RANGE, Columns, ends, geometric, once
-from dsx.config.values import Quantity, number, whole_number
 from dsx.errors import SpecError, did_you_mean
 
 Value = float | int  # in SI units

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 import numpy as np
 
 from dsx import arrays as xp
-from dsx.config.assumption_set import AlgorithmsSpec, AssumptionsSpec
-from dsx.config.evidence import EffectsSpec
+from dsx.config.assumption_set import AlgorithmsSpec, AssumptionsSpec, EffectsSpec
 from dsx.config.stack import worse
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stages import Stack

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.config.assumption_set import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec, WhereSpec
 from dsx.config.cluster_file import DeviceSpec
-from dsx.config.evidence import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec, WhereSpec
 from dsx.config.model_file import ModelSpec, has_experts
 from dsx.cost.context import Assumptions, StepCosts
 from dsx.cost.offload import usable_host_bytes

@@ -28,8 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.collectives import Linear
-from dsx.layer_table.instance import Instance, LayerTable, TableChain
-from dsx.layer_table.levels import Hierarchy, NetworkLevels, all_reduce, transfer_s
+from dsx.layer_table.instance import Hierarchy, Instance, LayerTable, NetworkLevels, TableChain, all_reduce, transfer_s
 from dsx.pricing.problem import check_length
 from dsx.records import Array, ArrayLike, record
 

@@ -1,4 +1,4 @@
-"""The folder of a result set on disk: its files, and how those of a run become the set.
+"""The folder of a result set on disk: its files, how those of a run become the set, and how its JSON is read.
 
 results/a/manifest.json                     describes the set and lists its parts
 results/a/part-00000.parquet ...
@@ -6,7 +6,7 @@ results/a/.unfinished/manifest.json         describes an unfinished run, from it
 results/a/.unfinished/part-00007.parquet    the parts that the run has written so far
 results/a/.unfinished/merged.parquet        all parts as one, while the run finishes
 results/a/.unfinished/replaced.json         the parts of the set that is being replaced
-results/a/.unfinished/*.lock                the processes that work on the run (locks.py)
+results/a/.unfinished/*.lock                the processes that work on the run (writer.py)
 results/a/.unfinished/.<hex>.partial        a file that is being written
 
 `publish` gives finished parts a second name in the folder (a hard link, or a copy if the file system has no links).
@@ -14,21 +14,84 @@ Replacing `manifest.json` is the single step that makes them the result set. The
 removed, and `.unfinished`, its manifest first. Every step can be repeated, so the next run completes a `publish` that
 was interrupted. A folder may come from anywhere: files are read and written in the open folder, never through a link
 (dsx/files.py), and only files with names of dsx are removed.
+
+The JSON of a folder is read and checked once, for every run and every reader. A folder may come from anywhere, or be
+damaged, so nothing is trusted: neither that the content is text, nor that it is of finite depth, nor that its numbers
+are finite. The result is plain data that dsx can write, hash and print. The JSON reader of pydantic does not replace
+this: it refuses the surrogates that stand for bytes of a file name, and accepts 1e999 as infinity and whole numbers of
+any length.
 """
 
 import errno
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO, TypeVar
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from dsx.errors import StoreError
 from dsx.files import MANIFEST, PARTIAL, OpenFolder
-from dsx.results.plain_json import read
+
+T = TypeVar("T")
+
+# Depth of nested lists and objects; files of dsx have a tenth of it.
+_DEEPEST = 100
+_LARGEST = 2**63 - 1
+_LONGEST_REASON = 300  # letters of a reason
+
+
+def parse_json(text: bytes, place: str) -> Any:
+    """Return the plain data in `text`, which errors call `place`; StoreError if it is not plain data."""
+    try:
+        data = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+        _check(data, _DEEPEST)
+    except (RecursionError, ValueError) as error:  # UnicodeDecodeError and JSONDecodeError too
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise StoreError(f"{place} is not JSON that can be read ({why:.{_LONGEST_REASON}})") from None
+    return data
+
+
+def read_json(text: bytes, kind: "TypeAdapter[T]", place: str) -> T:
+    """Return the value of this `kind` in `text`; StoreError if it is not one."""
+    try:
+        return kind.validate_python(parse_json(text, place))
+    except ValidationError as error:
+        raise StoreError(f"{place}: {reason(error)}") from None
+
+
+def reason(error: ValidationError, within: str = "") -> str:
+    """Return the place of the first fault, and the fault; `within` is the path of the checked value."""
+    first = error.errors(include_url=False)[0]
+    steps = [str(step) for step in first["loc"] if not str(step).startswith("<")]
+    where = ".".join([*([within] if within else []), *steps]) or "the whole file"
+    return f"{where:.{_LONGEST_REASON}}: {first['msg'].removeprefix('Value error, '):.{_LONGEST_REASON}}"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _check(value: object, depth: int) -> None:
+    if not depth:
+        raise RecursionError
+    match value:
+        case dict() | list():
+            for inner in (*value, *(value.values() if isinstance(value, dict) else ())):
+                _check(inner, depth - 1)
+        case str():
+            # Surrogates may stand for bytes of a file name that are not UTF-8; dsx cannot write any others.
+            value.encode("utf-8", "surrogateescape")
+        case bool():
+            pass
+        case int() if abs(value) > _LARGEST:
+            raise ValueError("a whole number of more than 64 bits")
+        case float() if not math.isfinite(value):
+            raise ValueError("a number that is not finite")
+
 
 Shard = tuple[int, int]  # (i, n): the i-th of n shards, counted from 1
 
@@ -240,6 +303,6 @@ def _replaced(run: OpenFolder) -> list[str]:
     """Return the parts that the run recorded for removal; none if it has no such record, or a damaged one."""
     try:
         with run.open(REPLACED) as file:
-            return read(file.read(), _PARTS, REPLACED)
+            return read_json(file.read(), _PARTS, REPLACED)
     except (FileNotFoundError, StoreError):
         return []

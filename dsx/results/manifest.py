@@ -30,9 +30,7 @@ from dsx.config.what_if import WhatIf, WhatIfPoints
 from dsx.errors import StoreError
 from dsx.files import install_text
 from dsx.plans.rules import OPTIMAL
-from dsx.results import plain_json
-from dsx.results.folder import PartFile
-from dsx.results.plain_json import reason
+from dsx.results.folder import PartFile, parse_json, reason
 from dsx.results.set_columns import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 from dsx.text import Data, DataView
 from dsx.units import LARGEST_COUNT
@@ -323,7 +321,7 @@ def to_json(manifest: Manifest) -> bytes:
 def from_json(text: bytes, place: str) -> Manifest:
     """Return the manifest in `text`; StoreError, which calls it `place`, for another thing or schema version."""
     try:
-        raw = plain_json.parse(text, place)
+        raw = parse_json(text, place)
     except StoreError as error:
         raise StoreError(f"{error}; run the sweep again, into another folder") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None

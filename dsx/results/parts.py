@@ -19,8 +19,7 @@ from pydantic import TypeAdapter
 from dsx.errors import StoreError
 from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
 from dsx.results import folder as disk
-from dsx.results import plain_json
-from dsx.results.folder import part_number
+from dsx.results.folder import parse_json, part_number, read_json
 from dsx.results.manifest import Counts, Manifest, StoredPart
 from dsx.results.set_columns import GROUP_ROWS, arrow_schema, write_options
 
@@ -95,7 +94,7 @@ def footer(path: Path, schema: pa.Schema) -> Footer | None:
             about, rows = part.metadata.metadata or {}, part.metadata.num_rows
             if about.get(_SET) != (schema.metadata or {})[_SET] or _types(part.schema_arrow) != _types(schema):
                 return None
-        return Footer(rows, plain_json.read(about.get(_COUNTS, b""), _COUNTS_ADAPTER, str(path)))
+        return Footer(rows, read_json(about.get(_COUNTS, b""), _COUNTS_ADAPTER, str(path)))
     except (*_UNREADABLE, StoreError):
         return None
 
@@ -117,7 +116,7 @@ def spec_hash_of(path: Path) -> str | None:
     """Return the hash of the spec of the part at `path`; None if the file is damaged or not a part."""
     try:
         with disk.open_file(path) as file:
-            about = plain_json.parse((pq.read_metadata(file).metadata or {}).get(_SET, b""), str(path))
+            about = parse_json((pq.read_metadata(file).metadata or {}).get(_SET, b""), str(path))
     except (*_UNREADABLE, StoreError):
         return None
     spec_hash = about.get("spec_hash") if isinstance(about, dict) else None

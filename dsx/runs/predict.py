@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.evidence import TrainedOnSpec
+from dsx.config.assumption_set import AssumptionsSpec, TrainedOnSpec
 from dsx.config.model_file import has_experts
 from dsx.cost.interval import Likeness, PlanFacts, likeness, plan_facts, sources_like, step_interval, thinness, unlike
 from dsx.plans.choices import CHOICES, MAIN, NONE, REGION_NAMES, value_of

@@ -32,9 +32,16 @@ from dsx.plans.choices import BY_NAME, CHOICES, MAIN, REGION_NAMES, value_of
 from dsx.plans.layer_layout import LAYOUT, check_stages, layers_of_chunks
 from dsx.plans.placement import ORDERS, axes_in, fill_in_order
 from dsx.plans.plan import Plan
-from dsx.runs.complete import check_possible, fill
+from dsx.runs.complete import (
+    SHARDED_RECIPE,
+    ZERO_GROUP,
+    check_possible,
+    fill,
+    read_notes,
+    recompute_words,
+    unread_words,
+)
 from dsx.runs.machines import cluster_of, described, known_clusters, known_stacks, software_of, with_node_network
-from dsx.runs.notes import SHARDED_RECIPE, ZERO_GROUP, read_notes, recompute_words, unread_words
 from dsx.runs.row_model import Sizes, chain_of, known_models, model_of, token_flops
 from dsx.runs.table import CROSS_ENTROPY, FUSABLE, IN_PLANS, MeasuredRun, UnmodelledError, UnmodelledReason, Values
 from dsx.schedules.schedules import SCHEDULES

@@ -49,8 +49,7 @@ from dsx.schedules.order import (
     one_forward_one_backward,
     passes_of,
 )
-from dsx.schedules.zb_v import zb_v, zb_v_s
-from dsx.schedules.zero_bubble import filled_s, greedy, zero_bubble_h1, zero_bubble_h1_s
+from dsx.schedules.zero_bubble import filled_s, greedy, zb_v, zb_v_s, zero_bubble_h1, zero_bubble_h1_s
 
 InFlight = Callable[[Numbers, Numbers, Numbers], Numbers]  # (ahead, p, m) -> microbatches
 

@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.assumption_set import AssumptionsSpec, TrainedOnSpec, measured_runs
 from dsx.config.cluster_file import DeviceSpec, peak_flops
-from dsx.config.evidence import TrainedOnSpec, measured_runs
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import Likeness, StepInterval, probability_of_fitting, unlike
 from dsx.hardware.cluster import Cluster

@@ -6,21 +6,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dsx.config.assumption_set import AssumptionsSpec, files_of, load_assumptions, load_fitted
+from dsx.config.schema import Bounds
 from dsx.config.search_path import find, is_path, shown
-from dsx.config.values import Bounds
 from dsx.config.what_if import varied_field as field_of
 from dsx.errors import InputError, RunTableError, StoreError, file_path
 from dsx.files import OpenFolder
 from dsx.progress import Watch, progress, warn
-from dsx.runs.calibration import Calibration, adapt, check_fitted, may_adapt, text_of
+from dsx.runs.calibration import Calibration, adapt, check_fitted, may_adapt, prior_of, text_of
 from dsx.runs.calibration import calibrate as fit_all
-from dsx.runs.error_report import errors
+from dsx.runs.error_report import LEAST_SOURCES, errors
 from dsx.runs.fit import ROUNDS, Effects
-from dsx.runs.intervals import LEAST_SOURCES
-from dsx.runs.observations import Observations, observe
-from dsx.runs.outliers import Outlier, without_outliers
+from dsx.runs.observations import Observations, Outlier, observe, without_outliers
 from dsx.runs.setups import count_rows_by, setups
-from dsx.runs.specialise import prior_of
 from dsx.runs.table import read_runs
 from dsx.tables.format import table
 from dsx.text import Data, printable

@@ -17,9 +17,8 @@ from shlex import quote
 from types import EllipsisType
 from typing import TYPE_CHECKING, TypeVar
 
-from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
+from dsx.config.assumption_set import AssumptionsSpec, load_assumptions, measured_runs
 from dsx.config.cluster_file import GPU_SOFTWARE, ClusterSpec, DeviceSpec, load_cluster
-from dsx.config.evidence import measured_runs
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import Assignment, Given, split, value_text
 from dsx.config.model_file import ModelSpec, load_model

@@ -12,8 +12,7 @@ from dsx.config.load import Given
 from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path, one_text
 from dsx.launching.request import LaunchSettings
 from dsx.launching.writers import launch_data, launch_of, launch_text
-from dsx.layer_table.instance import Instance, read_instance
-from dsx.layer_table.levels import NetworkLevels, read_network
+from dsx.layer_table.instance import Instance, NetworkLevels, read_instance, read_network
 from dsx.layer_table.pipelines import OPTIMIZER_FACTORS, STAGES, problem_of
 from dsx.layer_table.solver import TablePlan, smallest, solve
 from dsx.plans.choices import BY_NAME

@@ -29,7 +29,7 @@ from dsx.pricing.one_plan import PricedPlan, price_plan, stated_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import warn
 from dsx.results.set_columns import COLUMNS, CUT
-from dsx.runs.notes import recompute_words
+from dsx.runs.complete import recompute_words
 from dsx.verbs.job import Job, checked
 
 _HERE = {"selective": "core-attention"}  # the same as here, in words that are of no framework

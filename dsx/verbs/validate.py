@@ -15,7 +15,7 @@ from dsx.config.search_path import shown
 from dsx.errors import RunTableError, file_path, function
 from dsx.progress import warn
 from dsx.runs.error_report import CLOSE, report
-from dsx.runs.outliers import outliers, wrong_table
+from dsx.runs.observations import outliers, wrong_table
 from dsx.runs.predict import Predict, PredictedRows, compare, count_unlike, predict
 from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs

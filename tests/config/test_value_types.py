@@ -5,7 +5,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dsx.config.assumption_set import load_assumptions, load_fitted
 from dsx.config.cluster_file import load_cluster
-from dsx.config.values import (
+from dsx.config.schema import (
     Bounds,
     Bytes,
     BytesPerSecond,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cost.records import machine, make_assumptions
 
-from dsx.config.evidence import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
+from dsx.config.assumption_set import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 from dsx.cost.interval import (
     Likeness,
     plan_facts,

@@ -35,8 +35,7 @@ from dsx.config.sweep_fields import Columns
 from dsx.config.sweep_file import load_sweep
 from dsx.cost.context import StepCosts, assumptions_from_spec
 from dsx.hardware.cluster import cluster_from_spec
-from dsx.layer_table.instance import read_instance
-from dsx.layer_table.levels import read_network
+from dsx.layer_table.instance import read_instance, read_network
 from dsx.notation.library import load_definition, load_layer, load_operators
 from dsx.notation.model import build_model
 from dsx.notation.operators import load_tables

@@ -6,8 +6,7 @@ from random import Random
 import numpy as np
 from oracles import partition as oracle
 
-from dsx.layer_table.instance import LayerTable, TableChain
-from dsx.layer_table.levels import Hierarchy
+from dsx.layer_table.instance import Hierarchy, LayerTable, TableChain
 from dsx.layer_table.pipelines import PartitionProblem
 
 ALL = {"zero_stages": (0, 1, 2, 3), "recompute": (False, True)}

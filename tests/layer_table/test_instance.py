@@ -8,8 +8,7 @@ import pytest
 from config.instances import REMOVED, changed, networks, small, write
 
 from dsx.errors import SpecError, UnknownNameError
-from dsx.layer_table.instance import read_instance
-from dsx.layer_table.levels import GIB, read_network
+from dsx.layer_table.instance import GIB, read_instance, read_network
 
 
 @pytest.fixture(autouse=True)

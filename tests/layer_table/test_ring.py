@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from oracles import partition as oracle
 
-from dsx.layer_table.levels import Hierarchy, all_reduce, joining_level, path_bandwidth, ring_sizes, transfer_s
+from dsx.layer_table.instance import Hierarchy, all_reduce, joining_level, path_bandwidth, ring_sizes, transfer_s
 
 GB = 1e9
 NETWORK = {"devices": (4, 2, 3), "bandwidth": (400 * GB, 50 * GB, 100 * GB), "latency": (1e-6, 1e-5, 2e-5)}

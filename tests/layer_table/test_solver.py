@@ -13,11 +13,9 @@ from layer_table.chains import plan_of, problem_of, random_case, tense_case
 from oracles import partition as oracle
 
 from dsx.layer_table import pipelines as from_instance
-from dsx.layer_table.instance import read_instance
-from dsx.layer_table.levels import read_network
+from dsx.layer_table.instance import read_instance, read_network
 from dsx.layer_table.pipelines import pipelines
-from dsx.layer_table.scans import fewest_parameters, first_bounds, machine_of
-from dsx.layer_table.solver import smallest, solve
+from dsx.layer_table.solver import fewest_parameters, first_bounds, machine_of, smallest, solve
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
 SOLUTIONS = list(csv.DictReader((DATA / "solutions.csv").read_text(encoding="utf-8").splitlines()))

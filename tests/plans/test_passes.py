@@ -8,8 +8,7 @@ from dsx.plans.pass_times import replay
 from dsx.schedules.dual_pipe import dual_pipe
 from dsx.schedules.order import FOLDED, IN_ROUNDS, MIRRORED, Pass, gpipe, one_forward_one_backward, passes_of
 from dsx.schedules.schedules import SCHEDULES
-from dsx.schedules.zb_v import zb_v
-from dsx.schedules.zero_bubble import greedy, zero_bubble_h1
+from dsx.schedules.zero_bubble import greedy, zb_v, zero_bubble_h1
 
 H1, H2 = zero_bubble_h1, greedy(lambda num_stages: 2 * num_stages - 1)
 LETTERS = {"forward": "F", "backward": "B", "inputs": "I", "weights": "W"}

@@ -14,8 +14,8 @@ import pytest
 
 import dsx
 from dsx.errors import StoreError
-from dsx.results import locks
-from dsx.results.locks import Hold
+from dsx.results import writer as writing
+from dsx.results.writer import Hold
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_entry_waits_and_follows_the_folder(run):
     entered = []
 
     def enter():
-        with locks.entry(run):
+        with writing.entry(run):
             entered.append((run / "old").exists())
 
-    with locks.entry(run):
+    with writing.entry(run):
         (run / "old").write_text("")
         thread = threading.Thread(target=enter)
         thread.start()
@@ -94,15 +94,15 @@ def test_file_systems_without_locks_and_other_faults(run, monkeypatch):
     def refuse(file, how):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
-    with locks.entry(run), closing(Hold(run, None)), closing(Hold(run, (1, 2))) as shard:
+    monkeypatch.setattr(writing.fcntl, "flock", refuse)
+    with writing.entry(run), closing(Hold(run, None)), closing(Hold(run, (1, 2))) as shard:
         assert shard.alone
 
     # Other faults of locks are not hidden.
     def refuse(file, how):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(writing.fcntl, "flock", refuse)
     with pytest.raises(OSError, match="Input/output error"):
         Hold(run, None)
 

@@ -12,7 +12,6 @@ import pytest
 
 from dsx.errors import StoreError
 from dsx.results import folder as disk
-from dsx.results import locks
 from dsx.results import manifest as manifests
 from dsx.results import sets as store
 from dsx.results import writer as writing
@@ -213,7 +212,7 @@ def test_where_nothing_can_be_written(tmp_path, stored, begun, monkeypatch):
             pass
     # A set that is there can be used all the same.
     monkeypatch.undo()
-    monkeypatch.setattr(locks, "entry", refuse)
+    monkeypatch.setattr(writing, "entry", refuse)
     assert writing.finished(stored, begun()) is not None
 
 
@@ -285,14 +284,14 @@ def test_two_processes(tmp_path, begun, files):
 
 def test_finished_while_this_one_waited(tmp_path, begun, written, monkeypatch):
     """Two processes begin at once; one waits for the other, which finishes."""
-    enter = locks.entry
+    enter = writing.entry
 
     def late(run):
-        monkeypatch.setattr(writing.locks, "entry", enter)
+        monkeypatch.setattr(writing, "entry", enter)
         written(tmp_path, begun(), 3)
         return enter(run)
 
-    monkeypatch.setattr(writing.locks, "entry", late)
+    monkeypatch.setattr(writing, "entry", late)
     with pytest.raises(StoreError, match=r"has just finished .*; run the same command again"):
         with writing.create(tmp_path, begun(), 1):
             pass

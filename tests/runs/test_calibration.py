@@ -7,18 +7,25 @@ import pytest
 import yaml
 from runs.tables import write
 
-from dsx.config.assumption_set import AssumptionsSpec, load_assumptions, load_fitted
-from dsx.config.evidence import IntervalSpec
-from dsx.config.values import Bounds
+from dsx.config.assumption_set import AssumptionsSpec, IntervalSpec, load_assumptions, load_fitted
+from dsx.config.schema import Bounds
 from dsx.config.what_if import varied_field
 from dsx.errors import RunTableError, SpecError
-from dsx.runs.calibration import MOST_FIELDS, adapt, calibrate, text_of
+from dsx.runs.calibration import (
+    MOST_FIELDS,
+    RUNS,
+    Prior,
+    adapt,
+    after_few_runs,
+    calibrate,
+    median_errors,
+    prior_of,
+    text_of,
+)
 from dsx.runs.error_report import errors, groups_of
-from dsx.runs.observations import observe, others_like
-from dsx.runs.outliers import without_outliers
+from dsx.runs.observations import observe, others_like, without_outliers
 from dsx.runs.predict import predict
 from dsx.runs.setups import setups
-from dsx.runs.specialise import RUNS, Prior, after_few_runs, median_errors, prior_of
 from dsx.runs.table import read_runs
 
 # Only the layers between embedding and head: the fitted numbers price them too, and there is much less to derive. The

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from formula import BETWEEN, START, TRUE, WORK, Formula, N, sample, step_times
 
-from dsx.config.values import Bounds
-from dsx.runs.fit import BELIEF, ROUNDS, Fit, fit, leave_out
-from dsx.runs.local_times import at, local_times, position_of, slope
+from dsx.config.schema import Bounds
+from dsx.runs.fit import BELIEF, ROUNDS, Fit, at, fit, leave_out, local_times, position_of, slope
 
 MEASURED = step_times(TRUE)
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from dsx.cost.interval import plan_facts
-from dsx.runs.error_report import LayoutGroup, resolution
-from dsx.runs.fit import Sample, deviations, memberships, row_weights, solve
-from dsx.runs.intervals import coverage, make_intervals, memory_interval, weighted_quantile
-from dsx.runs.local_times import LocalTimes
-from dsx.runs.outliers import outliers
+from dsx.runs.error_report import LayoutGroup, coverage, make_intervals, memory_interval, resolution, weighted_quantile
+from dsx.runs.fit import LocalTimes, Sample, deviations, memberships, row_weights, solve
+from dsx.runs.observations import outliers
 
 
 def facts(thin):

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.runs.error_report import LEAST_LAYOUTS, LayoutGroup, groups, pairs, regret, report, spearman
-from dsx.runs.intervals import weighted_mean, weighted_median, weights
+from dsx.runs.error_report import (
+    LEAST_LAYOUTS,
+    LayoutGroup,
+    groups,
+    pairs,
+    regret,
+    report,
+    spearman,
+    weighted_mean,
+    weighted_median,
+    weights,
+)
 from dsx.runs.predict import PredictedRows
 from dsx.runs.table import UnmodelledReason
 

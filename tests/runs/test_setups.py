@@ -6,8 +6,7 @@ import math
 import pytest
 
 from dsx.plans.choices import BY_NAME, value_of
-from dsx.runs.complete import DEFAULTS
-from dsx.runs.notes import recompute_words
+from dsx.runs.complete import DEFAULTS, recompute_words
 from dsx.runs.setups import Setup, count_rows_by
 from dsx.runs.table import UnmodelledReason
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from formula import BETWEEN, START, Formula, N, step_times
 
-from dsx.runs.local_times import at, local_times, position_of
-from dsx.runs.specialise import Prior, specialise, specialise_to
+from dsx.runs.calibration import Prior, specialise, specialise_to
+from dsx.runs.fit import at, local_times, position_of
 
 BOUNDS = {name: BETWEEN[name] for name in ("compute", "memory")}
 CENTRE = position_of(START, BOUNDS)

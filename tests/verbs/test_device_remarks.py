@@ -8,9 +8,8 @@ import pytest
 from verbs.small import model_of
 
 import dsx
-from dsx.config.assumption_set import load_assumptions
+from dsx.config.assumption_set import load_assumptions, measured_runs
 from dsx.config.cluster_file import load_cluster
-from dsx.config.evidence import measured_runs
 from dsx.config.search_path import packaged_data
 from dsx.cost.interval import Likeness
 from dsx.tables.plans import less_sure_text

@@ -1,6 +1,6 @@
 """The page of a report: its sections and scripts, why candidates are rejected, what is assumed, how to run it again.
 
-A file states a value with its source, ``{value: 80 GB, source: "data sheet"}`` (`dsx.config.values`), which validation
+A file states a value with its source, ``{value: 80 GB, source: "data sheet"}`` (`dsx.config.schema`), which validation
 drops. So a manifest has the values without their sources, which the files of today state. A source is shown only where
 the file of today has the value that was priced.
 
