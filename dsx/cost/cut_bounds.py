@@ -29,7 +29,7 @@ from dsx import arrays as xp
 from dsx.cost.context import ChosenPlans, PipelineChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Divided, after_head, heads_done, largest_transients
-from dsx.cost.offload import ACTIVATIONS, offload_codes, offloaded, remaining, with_transfers
+from dsx.cost.offload import ACTIVATIONS, kept_layers, offload_codes, offloaded, remaining, with_transfers
 from dsx.cost.pipeline import LayerSeconds, in_flight, least_pipeline_s
 from dsx.cost.recomputation import NONE
 from dsx.cost.sends import MeanSends
@@ -221,10 +221,31 @@ class CutBounds:
     @xp.unchecked
     def peak_bytes(self) -> PerPlan:
         """The bound of the fullest GPU."""
-        # What stays on a GPU of offloaded activations is not affine in the layers.
         fewest = self._fewest_in_flight
-        fewest = offloaded(ACTIVATIONS, self.costs, lambda: xp.zeros_like(fewest), fewest)
-        return self.costs.memory(self._mean, fewest, transients=False).peak_bytes
+        if not offload_codes(ACTIVATIONS, self.costs.searched):
+            return self.costs.memory(self._mean, fewest, transients=False).peak_bytes
+        # What stays on a GPU of offloaded activations is affine in the layers only where gradients of weights wait.
+        zero, waiting = xp.zeros_like(fewest), self.costs.pipelines(lambda schedule: schedule.weights_wait)
+        of_offloaded = zero if waiting is None else xp.where(waiting, fewest, zero)
+        affine = offloaded(ACTIVATIONS, self.costs, lambda: of_offloaded, fewest)
+        kept = offloaded(ACTIVATIONS, self.costs, lambda: self._kept_bytes * (fewest - of_offloaded), zero)
+        return self.costs.memory(self._mean, affine, transients=False).peak_bytes + kept
+
+    @property
+    def _kept_bytes(self) -> PerPlan:
+        """The bound of what the mean stage of a pipeline keeps of a microbatch whose activations are offloaded.
+
+        Each chunk keeps a layer of the body, unless it has only embedding or head.
+        """
+        costs, ends = self.costs, self.costs.stack.embedding_and_head
+        body = [kind for kinds, _ in costs.stack.body for kind in kinds]
+        pipelined = xp.where(costs.choices.pp > 1, xp.ones_like(costs.choices.pp), 0.0)
+        if len(body) > len(costs.stack.body):
+            return 0.0 * pipelined  # alternating kinds, of which a chunk may have a part of a layer
+        chunks, zero = kept_layers(costs, costs.stack).chunks, xp.zeros_like(costs.choices.pp)
+        layers = xp.maximum(chunks - len(ends) / costs.choices.pp, zero)
+        least = functools.reduce(xp.minimum, [costs.stash_bytes[kind] for kind in body])
+        return pipelined * (1.0 + costs.assumptions.fragmentation) * layers * least
 
     @cached_property
     @xp.unchecked
@@ -380,6 +401,74 @@ def least_even_s(
     if not covered.any():
         return least
     return np.where(covered, np.maximum(least, least_passes_s(seconds, keys, choices, searched)), least)
+
+
+class StoringSeconds(NamedTuple):
+    """The least seconds of a microbatch of a key whose body layers store their activations, or recompute them.
+
+    Those with transfers are of layers whose activations are offloaded.
+    """
+
+    stored: np.ndarray  # through the body, [U]
+    stored_moved: np.ndarray  # with transfers
+    recomputed: np.ndarray  # under each searched recomputation, [values, U]
+    recomputed_moved: np.ndarray
+    hidden: np.ndarray  # the most that a forward and a backward side by side hide, [U]
+    bare: KeySeconds  # of all layers, without recomputation and transfers, [1, U]
+    stack: Stack
+
+    def of_plans(
+        self, keys: np.ndarray, choices: PipelineChoices, stored: np.ndarray, searched: SearchedCodes
+    ) -> KeySeconds:
+        """Return the seconds of N plans, [1, N], of which a share `stored` of the body layers store activations.
+
+        They are the least with any place of the stored layers in their stage. As a function of the share they are
+        linear between 0, `turning_share` and 1.
+        """
+        value = np.searchsorted(sorted(searched.recompute), choices.recompute)
+        recomputed_s, stored_s = self.recomputed[value, keys], self.stored[keys]
+        of_recomputed, of_stored = self.recomputed_moved[value, keys] - recomputed_s, self.stored_moved[keys] - stored_s
+        # Of layers that stay on the GPU, as many as can be store activations, which take longer to transfer.
+        kept = kept_layers(ChosenPlans(choices, searched), self.stack)
+        kept_stored = np.minimum(stored * kept.share + kept.share / kept.chunks, stored)
+        recomputing = 1.0 - stored - (kept.share - kept_stored)
+        body = (1.0 - stored) * recomputed_s + stored * stored_s
+        body = body + recomputing * np.minimum(of_recomputed, of_stored) + (stored - kept_stored) * of_stored
+        model = self.bare.model[0, keys] - self.bare.body[0, keys] + body
+        of_all, of_body = ((seconds[None], (seconds - self.hidden[keys])[None]) for seconds in (model, body))
+        bare = KeySeconds(*(column[:, keys] for column in self.bare))
+        return KeySeconds(of_all[0], bare.largest, bare.last, of_body[0], of_all[1], of_body[1])
+
+    def turning_share(self, choices: PipelineChoices, searched: SearchedCodes) -> np.ndarray:
+        """Return the share of stored layers of plans up to which all of them stay on the GPU."""
+        kept = kept_layers(ChosenPlans(choices, searched), self.stack)
+        moved = np.maximum(1.0 - kept.share, _SLACK)
+        return np.minimum(np.asarray(kept.share / kept.chunks / moved), 1.0)
+
+
+def storing_seconds(
+    kinds: Sequence[LayerCosts], stack: Stack, searched: SearchedCodes, one_way_s: Callable[[PerPlan], PerPlan]
+) -> StoringSeconds:
+    """Return the seconds of [U] shard keys; `one_way_s` returns those of the transfer of bytes to the host or back."""
+
+    def body(code: int, moved: bool) -> np.ndarray:
+        total = np.zeros_like(kinds[0].forward_s)
+        for costs, count in of_body:
+            forward_s, backward_s = costs.forward_s, costs.backward_s + costs.under("recompute_s", code)
+            if moved:
+                least_s = one_way_s(costs.under("stash_bytes", code))
+                forward_s, backward_s = np.maximum(forward_s, least_s), np.maximum(backward_s, least_s)
+            total = total + count * (forward_s + backward_s)
+        return total
+
+    ends = stack.embedding_and_head
+    of_body = [(kinds[kind], count) for kind, count in stack.totals().items() if kind not in ends]
+    recomputed, moved = (np.stack([body(code, way) for code in sorted(searched.recompute)]) for way in (False, True))
+    axes = {axis for code in searched.schedule if (overlap := SCHEDULES[code].overlap) for axis in overlap.axes}
+    comm_s = [[getattr(costs, COMM_COLUMN[axis]) for costs in kinds] for axis in axes]
+    hidden = functools.reduce(np.add, [_all_layers_s(of_axis, stack) for of_axis in comm_s], 0.0 * recomputed[0])
+    bare = key_seconds(kinds, stack, with_values(searched, {"recompute": (NONE,), "stored_layers": (0,)}))
+    return StoringSeconds(body(NONE, False), body(NONE, True), recomputed, moved, hidden, bare, stack)
 
 
 def _of_plans(

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dsx import arrays as xp
-from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
+from dsx.cost.context import Assumptions, ChosenPlans
 from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Layers, over_layers
+from dsx.cost.stages import Layers, Stack, over_layers
 from dsx.hardware.cluster import Cluster, Node
 from dsx.plans.choices import CODES
 from dsx.plans.codes import SearchedCodes
@@ -92,12 +92,12 @@ class KeptLayers(NamedTuple):
     chunks: PerPlan  # of a stage
 
 
-def kept_layers(plans: StepPlans) -> KeptLayers:
+def kept_layers(plans: ChosenPlans, stack: Stack) -> KeptLayers:
     """Return the body layers whose stash stays on the GPU."""
     pp, vpp = plans.choices.pp, plans.choices.vpp
     ones = xp.ones_like(pp)
     chunks = xp.where(pp > 1, plans.by_schedule(lambda schedule: schedule.holds.count(pp, vpp) * ones), ones)
-    return KeptLayers(xp.minimum(chunks / plans.stack.num_body_layers, ones), chunks / pp)
+    return KeptLayers(xp.minimum(chunks / stack.num_body_layers, ones), chunks / pp)
 
 
 def host_update_s(num_parameters: PerPlan, num_gpus: PerPlan, cluster: Cluster, assumptions: Assumptions) -> PerPlan:

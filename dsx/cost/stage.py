@@ -75,7 +75,7 @@ class StageCosts(StageMemory):
     def _reduced(self) -> list[ReducedLayer]:
         nothing = [None] * len(self.kinds)
         stalls = nothing if self.stalls_s is None else [*zip(*self.stalls_s, strict=True)]
-        share = kept_layers(self).share
+        share = kept_layers(self, self.stack).share
         ends = [
             xp.zeros_like(share) if kind in self.stack.embedding_and_head else share for kind in range(len(nothing))
         ]
@@ -248,7 +248,7 @@ class StageCosts(StageMemory):
         """Per kind, the seconds that a layer stalls in its forward and in its backward; None if no plan offloads."""
         if not offload_codes(ACTIVATIONS, self.searched):
             return None
-        kept, apart = kept_layers(self), always_split(self)
+        kept, apart = kept_layers(self, self.stack), always_split(self)
 
         def stall_s(kind: int, pass_s: ByMode) -> PerPlan:
             costs, zero = self.kinds[kind], xp.zeros_like(self.kinds[kind].forward_s)

@@ -317,7 +317,7 @@ def fastest_below(
 ) -> tuple[list[Data], SearchCounts]:
     """Return what `fastest` does, without plans that take longer than `below` [s], and the counts of what it priced.
 
-    Where there are many keys, `tell` is told of a plan before. When no time is left, the result is what is known.
+    When no time is left, the result is what is known.
     """
     return fastest_usual(spaces, top, below, watch, tell).with_variants(top, below)
 
@@ -358,7 +358,7 @@ def fastest_usual(
     tell: TellFirst = lambda *_: None,
     longer: float = 1.0,
 ) -> UsualPlans:
-    """Return the plans of `fastest_below` without variants.
+    """Return the plans of `fastest_below` without variants, of which `tell` is told one as early as it is known.
 
     Their sources have the keys of all plans that take at most `longer` times as long as the fastest, at least 1.
     """
@@ -374,8 +374,11 @@ def fastest_usual(
         counts = counts.plus(of_sources).unfinished(spaces.key_bounds[promising])
         return UsualPlans((), [], leading([*known, *plans], top), counts)
     if not plans and below == np.inf and (leaner := spaces.with_least_memory) is not spaces:
-        return fastest_usual(leaner, top, below, watch, longer=longer)
-    return UsualPlans(spaces.varied, sources, plans, of_sources)
+        return fastest_usual(leaner, top, below, watch, tell, longer)
+    usual = UsualPlans(spaces.varied, sources, plans, of_sources)
+    if plans and not known:  # a search of many keys told of a plan before
+        tell(plans[0], usual.least_s)
+    return usual
 
 
 def leading(plans: Sequence[Data], top: int) -> list[Data]:

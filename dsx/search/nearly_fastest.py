@@ -36,7 +36,7 @@ from dsx.search.variant_search import BoundedRows, KeptBounds, VariantGroup, few
 from dsx.text import Data
 
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later
-_SAMPLED = (64, 1)  # candidates of which one is looked at for a lean plan, before more of them
+_SAMPLED = 64  # candidates of which one is looked at for a lean plan, before all of them
 _FEW, _PRICED = 1 << 8, 1 << 10  # rows that are priced together, at first and at most
 
 
@@ -93,9 +93,14 @@ class NearlyFastest:
     def best(self, want: Wanted) -> Data:
         """Return the best plan for a want, which the fastest plan fulfils; of equal ones a known one is returned."""
         best = min((plan for plan in self.known if plan["step_time_s"] <= want.most_s), key=want.rank)
-        for nearly in self.sources:
-            costs = nearly.costs if want.simple else np.zeros_like(nearly.costs)
-            best = _Looking(nearly.source, want, costs).best(nearly.loose, nearly.groups, best)
+        looking = [
+            _Looking(nearly, want, nearly.costs if want.simple else np.zeros_like(nearly.costs))
+            for nearly in self.sources
+        ]
+        for of_source in looking:
+            best = of_source.sampled(best)
+        for of_source in looking:
+            best = of_source.best(best)
         return best
 
 
@@ -119,18 +124,30 @@ def _uneven(source: PricedSpace, choices: Arrays) -> bool | PlanBools:
 class _Looking:
     """The search of some plans for the best of one kind."""
 
-    source: PricedSpace
+    nearly: Over[_Nearly, "..."]
     want: Wanted
     costs: PlanInts  # least cost that counts of each candidate that may be fast enough
 
-    def best(self, loose: PlanFloats, groups: Sequence[Over[VariantGroup, "..."]], best: Data) -> Data:
-        """Return the best of a known plan, the plans of the source with bounds `loose` [s], and their variants."""
-        # Offload saves memory, so that the leanest plan that has it leaves out most others.
-        offloading = [group for group in groups if group.offloads and not self.want.simple]
-        last = [group for group in groups if group not in offloading]
-        for every in _SAMPLED:
-            best = self._of_variants(offloading, best, every)
-        candidates = np.flatnonzero(loose <= self._most)
+    @property
+    def source(self) -> PricedSpace:
+        """The space of the plans."""
+        return self.nearly.source
+
+    @property
+    def _offloading(self) -> list[VariantGroup]:
+        """The variants that are looked at first: offload saves memory, so that the leanest leaves out most others."""
+        return [group for group in self.nearly.groups if group.offloads and not self.want.simple]
+
+    def sampled(self, best: Data) -> Data:
+        """Return the best of a known plan and of a sample of the variants that are looked at first."""
+        return self._of_variants(self._offloading, best, _SAMPLED)
+
+    def best(self, best: Data) -> Data:
+        """Return the best of a known plan, the plans of the source, and their variants."""
+        offloading = self._offloading
+        last = [group for group in self.nearly.groups if group not in offloading]
+        best = self._of_variants(offloading, best)
+        candidates = np.flatnonzero(self.nearly.loose <= self._most)
         candidates = candidates[np.argsort(self.costs[candidates], kind="stable")]
         costs, first = self.costs[candidates], 0
         while first < len(costs) and costs[first] <= self.want.rank(best)[0]:

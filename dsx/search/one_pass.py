@@ -17,7 +17,7 @@ import numpy as np
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.forked import forked
 from dsx.progress import OutOfTimeError, Watch, working
-from dsx.search.fastest import FEW_KEYS, SearchCounts, SearchSpaces, TellFirst, fastest_below, fastest_usual, leading
+from dsx.search.fastest import SearchCounts, SearchSpaces, TellFirst, fastest_below, fastest_usual, leading
 from dsx.search.nearly_fastest import Wanted, nearly_fastest
 from dsx.text import Data
 
@@ -68,8 +68,6 @@ class OnePass:
             return self._with_roles_of_all(plans, usual.counts.plus(more), by_hand)
 
         looked = nearly_fastest(usual.sources, usual.varied, usual.plans, self._longest(usual.plans[0]))
-        if launched.num_keys < FEW_KEYS:  # a search of many keys told of a plan before
-            self.tell_first(usual.plans[0], usual.least_s)
         # The leanest plan takes longest to find, and does not wait for the variants: hardly ever are these so much
         # faster that a plan which is nearly as fast as the usual ones is too slow beside them.
         leanest = self._wanted(usual.plans[0])[-1:] if self.num_roles > 1 else []

@@ -23,9 +23,18 @@ import numpy as np
 
 from dsx.config.topology import changed_network
 from dsx.config.what_if import WhatIf, varied_field
-from dsx.cost.cut_bounds import KeySeconds, LooseBound, key_seconds, least_even_s, least_passes_s
+from dsx.cost.cut_bounds import (
+    KeySeconds,
+    LooseBound,
+    StoringSeconds,
+    key_seconds,
+    least_even_s,
+    least_passes_s,
+    storing_seconds,
+)
 from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
-from dsx.cost.shapes import Chosen, PlanBools, PlanFloats
+from dsx.cost.offload import ACTIVATIONS, offload_codes, transfer_s
+from dsx.cost.shapes import Chosen, PerPlan, PlanBools, PlanFloats
 from dsx.errors import SpecError
 from dsx.hardware.cluster import anonymous, network_from_spec
 from dsx.plans.blocks import Blocks
@@ -284,6 +293,19 @@ class PricedSpace:
         return key_seconds(
             tree_map(lambda leaf: np.asarray(leaf)[point], self.table), workload.stack, workload.searched
         )
+
+    @property
+    def storing_seconds(self) -> StoringSeconds:
+        """The seconds of a microbatch of all shard keys where layers store activations, at the first hardware point."""
+        workload, (cluster, assumptions) = self.problem.workload, self.problem.at_point(0)
+        num_gpus = np.float64(min(self.space.bounds.num_gpus))
+
+        def one_way_s(num_bytes: PerPlan) -> PerPlan:
+            moved = bool(offload_codes(ACTIVATIONS, workload.searched)) * num_bytes
+            return transfer_s(moved, num_gpus, cluster, assumptions)
+
+        kinds = tree_map(lambda leaf: np.asarray(leaf)[0], self.table)
+        return storing_seconds(kinds, workload.stack, workload.searched, one_way_s)
 
     @property
     def loose_bound(self) -> LooseBound:

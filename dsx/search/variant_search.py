@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost.cut_bounds import ROUNDING
+from dsx.cost.context import PipelineChoices
+from dsx.cost.cut_bounds import ROUNDING, StoringSeconds
 from dsx.cost.offload import ACTIVATIONS, offload_codes
 from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.plans.blocks import Places
-from dsx.plans.choices import Choice
+from dsx.plans.choices import NONE_CODE, Choice
 from dsx.plans.codes import with_values
 from dsx.plans.enumerate import Arrays
 from dsx.plans.features import least_costs
@@ -187,7 +188,39 @@ def _alike(problem: Problem, varied: Sequence[Choice]) -> Iterator[dict[str, tup
         yield from (group | of_offload for group in groups)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Storing:
+    """Bounds of the variants of a space that store activations of some layers, from the seconds of shard keys alone."""
+
+    source: PricedSpace
+
+    @cached_property
+    def _seconds(self) -> StoringSeconds:
+        return self.source.storing_seconds
+
+    def least_s(self, rows: Rows) -> PlanFloats:
+        """Return the seconds that no cut of a row is faster than."""
+        choices = PipelineChoices.of(rows.choices)
+        stored = rows.choices[_STORED] * choices.pp / self.source.problem.num_layers
+        return self._of_shares(rows.positions, choices, np.minimum(stored, 1.0))
+
+    def least_of_any_s(self, rows: Rows) -> PlanFloats:
+        """Return the seconds that no cut of a row is faster than, however many layers store their activations."""
+        choices = PipelineChoices.of(rows.choices)
+        searched, ones = self.source.problem.workload.searched, np.ones(len(rows.positions))
+        shares = (0.0 * ones, self._seconds.turning_share(choices, searched), ones)
+        return np.min([self._of_shares(rows.positions, choices, share) for share in shares], axis=0)
+
+    def _of_shares(self, keys: PlanInts, choices: PipelineChoices, stored: PlanFloats) -> PlanFloats:
+        searched = self.source.problem.workload.searched
+        seconds = self._seconds.of_plans(keys, choices, stored, searched)
+        # Each plan has the seconds of its own, whatever it recomputes.
+        bare = choices._replace(recompute=np.full_like(stored, NONE_CODE))
+        searched = with_values(searched, {"recompute": (NONE_CODE,)})
+        return self.source.loose_bound(seconds, np.arange(len(stored)), bare, searched)
+
+
+@dataclass(frozen=True)
 class _Originals:
     """Plans whose variants are searched."""
 
@@ -205,6 +238,9 @@ class _Originals:
             rows = _with(rows_of(self.source, places).take(origin), columns)
             storable = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
             rows, origin = rows.take(storable), origin[storable]
+            if self._stores:
+                fast = np.flatnonzero(self._storing.least_s(rows) <= self.most)
+                rows, origin = rows.take(fast), origin[fast]
             rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
             memory = memory_bounds(self.varied_source, rows)
             fits = np.flatnonzero(memory.fits)
@@ -223,11 +259,19 @@ class _Originals:
         for places, rows in parts_of(self.source, self.candidates, have):
             if len(searched.offload) == 1:  # else it is not varied, and each plan has its own
                 rows = _with(rows, {_OFFLOAD: np.full(len(places.key), searched.offload[0])})
-            if searched.stored_layers == (0,):
-                fast = self._may_be_fast(rows)
-            else:
+            if self._stores:
                 rows, fast = self._with_most_stored(rows)
+            else:
+                fast = self._may_be_fast(rows)
             yield places.take(fast), rows.choices[_STORED][fast]
+
+    @property
+    def _stores(self) -> bool:
+        return self.varied_source.problem.workload.searched.stored_layers != (0,)
+
+    @cached_property
+    def _storing(self) -> Storing:
+        return Storing(self.varied_source)
 
     @property
     def _moves_activations(self) -> bool:
@@ -259,11 +303,11 @@ class _Originals:
         room, more = most_bytes(self.varied_source, rows) - of_one, of_all - of_one
         share = np.divide(room, more, out=np.ones_like(room), where=more > np.maximum(room, 0.0))
         most = 1 + np.ceil(np.clip(share, 0.0, 1.0) * (layers - 1)).astype(np.int64)
-        if self._moves_activations:
-            # Stored activations may be moved to the host more slowly than they are recomputed.
-            return all_stored, np.asarray(room >= 0)
         rows = _with(rows, {_STORED: most})
-        return rows, may_be_fast(self.varied_source, rows, np.asarray(room >= 0), self.most)
+        if not self._moves_activations:
+            return rows, may_be_fast(self.varied_source, rows, np.asarray(room >= 0), self.most)
+        # Stored activations may be moved to the host more slowly than they are recomputed.
+        return rows, (room >= 0) & (self._storing.least_of_any_s(rows) <= self.most)
 
 
 def _together(parts: Iterable[tuple[Places, PlanInts]]) -> Iterator[tuple[Places, PlanInts]]:

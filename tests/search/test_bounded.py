@@ -18,6 +18,7 @@ from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
 from dsx.search.ranking import leading_rows
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
+from dsx.search.variant_search import Storing
 
 DIMENSIONS = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000}
 DENSE = {"kind": "transformer", "options": ["rotary", "gated"]}
@@ -62,6 +63,40 @@ def test_no_cut_beats_a_bound(layers, offload):
     assert (peak_bytes <= small.costs.peak_bytes * (1 + 1e-12)).all()
     single = some.choices["pp"] == 1
     np.testing.assert_allclose(step_s[single], small.costs.step_time_s[single], rtol=1e-12)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_a_chunk_of_offloaded_activations_keeps_a_layer(layers):
+    opened = OPENED | {"pp": [2, 3, 4], "vpp": [1, 2, 3], "recompute": ["none"], "offload": ["activations"]}
+    source = source_of(layers, opened=opened)
+    some = bounded.rows_at(source, np.random.default_rng(0).permutation(source.space.size)[:150])
+    bounds = np.asarray(bounded.bounds_of(source, some).peak_bytes)
+    least = price_best_cuts(source.problem, source.table, some, "least memory").costs.peak_bytes
+    assert (bounds <= least * (1 + 1e-12)).all()
+    chunks = some.choices["pp"] * some.choices["vpp"]
+    one_layer = chunks == source.problem.num_layers + source.problem.num_end_layers
+    usual = some._replace(choices={**some.choices, "offload": np.zeros_like(chunks)})
+    on_gpu = np.asarray(bounded.bounds_of(source_of(layers, opened=opened | {"offload": ["none"]}), usual).peak_bytes)
+    assert one_layer.any()
+    assert (bounds[one_layer] > 0.7 * on_gpu[one_layer]).all(), "all layers stay, so that offload saves nothing"
+
+
+@pytest.mark.parametrize("offload", ["none", "activations"])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_plans_that_store_activations_have_loose_bounds(layers, offload):
+    opened = {
+        "stored_layers": [1, 2, 3, 5, 9],
+        "recompute": ["full", "selective"],
+        "vpp": [1, 2, 3],
+        "offload": [offload],
+    }
+    source = source_of(layers, opened=OPENED | opened)
+    some = bounded.rows_at(source, np.random.default_rng(0).permutation(source.space.size)[:1000])
+    step_s = bounded.step_bounds(source, some) * (1 + 1e-12)
+    variants = Storing(source)
+    assert (variants.least_s(some) <= step_s).all()
+    assert (variants.least_of_any_s(some) <= step_s).all()
+    assert np.median(variants.least_s(some) / step_s) > 0.8
 
 
 @pytest.mark.sampled(4)

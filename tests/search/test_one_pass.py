@@ -49,8 +49,11 @@ def test_a_list_is_of_all_plans():
     problems = problems_of(ANY, problem_of("default", framework="megatron").searching(OPENED))
     spaces = spaces_of(problems, 20, 40, OPENED)
     wants = partial(wanted_by_role, resolution=0.2)
-    answer = OnePass(spaces, 4, wants, 0, lambda *_: None, lambda *_: pytest.fail("told"), None).plans()
+    first = []
+    answer = OnePass(spaces, 4, wants, 0, lambda *one: first.append(one), lambda *_: pytest.fail("told"), None).plans()
     assert answer.plans is answer.of_all
+    ((plan, least_s),) = first
+    assert least_s <= answer.plans[0]["step_time_s"] <= plan["step_time_s"], "told before the variants are searched"
     assert [one["plan"] for one in answer.plans] == [one["plan"] for one in fastest(spaces, 4).plans]
     assert answer.of_roles == [] and not answer.as_launched
 
