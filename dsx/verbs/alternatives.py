@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.documents import is_sourced
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.model_file import has_experts
 from dsx.config.sweep_file import SweepSpec
@@ -183,6 +184,7 @@ class Beyond:
     limits: DataView  # the choices of the plan that the framework does not run
     framework: str  # that runs the plan
     stack: str | None  # the software that the plan is priced with: its own, unless the search names one
+    otherwise: str  # what it assumes otherwise than the framework of the search with the same software, and why
 
     def to_data(self) -> Data:
         """Return the plan as plain data."""
@@ -242,27 +244,44 @@ def beyond(told: Told, request: SearchRequest, query: Query, with_roles: bool) -
         fastest = _fastest_of(launched if as_launched else searches, best_s)
     if fastest is None or fastest[1] >= best_s:
         return None, names
-    plan, least, name, stack = fastest
+    plan, least, name, problem = fastest
     saved = None if best_s == np.inf else 1 - least / best_s
     limits = limits_broken(request.framework, has_experts(request.problem.model.dimensions), plan)
-    return Beyond(plan, least, saved, limits, name, stack), names
+    otherwise = _assumed_otherwise(request, problem)
+    return Beyond(plan, least, saved, limits, name, problem.assumptions_spec.stack, otherwise), names
 
 
-def _fastest_of(
-    searches: Sequence[tuple[str, SearchSpaces]], below: float
-) -> tuple[Plan, float, str, str | None] | None:
-    """Return the fastest plan of the searches of some frameworks, its seconds, the framework and its software.
+def _assumed_otherwise(request: SearchRequest, other: Problem) -> str:
+    """Return what another framework assumes otherwise, and the source; empty if its software is other software."""
+    usual, assumed = request.problem.assumptions_spec, other.assumptions_spec
+    if usual.stack != assumed.stack:
+        return ""
+    stated = [frame.assume for frame in (other.framework, request.framework) if frame is not None]
+    sources = {
+        name: value.get("source") if is_sourced(value) else None for of in stated[::-1] for name, value in of.items()
+    }
+    texts: list[str] = []
+    for name, source in sources.items():
+        value, of_search = getattr(assumed, name), getattr(usual, name)
+        why = f" ({printable(source)})" if source else ""
+        if value != of_search:
+            texts.append(f"it has {name}={value}, {printable(request.framework.name)} {of_search}{why}")
+    return "; ".join(texts)
+
+
+def _fastest_of(searches: Sequence[tuple[str, SearchSpaces]], below: float) -> tuple[Plan, float, str, Problem] | None:
+    """Return the fastest plan of the searches of some frameworks, its seconds, the framework and its problem.
 
     Raises OutOfTimeError if no time is left to find it.
     """
-    fastest: tuple[Plan, float, str, str | None] | None = None
+    fastest: tuple[Plan, float, str, Problem] | None = None
     for name, spaces in searches:
         plans, counts = fastest_below(spaces, 1, below)
         if counts.left_s < below:
             raise OutOfTimeError
         if plans and plans[0]["step_time_s"] < below:
             below = plans[0]["step_time_s"]
-            fastest = plans[0]["plan"], below, name, spaces.problem.assumptions_spec.stack
+            fastest = plans[0]["plan"], below, name, spaces.problem
     return fastest
 
 
@@ -308,7 +327,9 @@ def beyond_text(request: SearchRequest, other: Beyond | None, compared: Sequence
     cause = f"{choices}, which {printable(request.framework.name)} does not run there: " if choices else ""
     took = quantity("step_time_s", other.step_time_s)
     software = f" with the software {printable(other.stack)}" if other.stack else ""
-    return f"{printable(other.framework)}{software} would take {took}{less} ({cause}{whole_plan_text(other.plan)})"
+    otherwise = f": {other.otherwise}" if other.otherwise else ""
+    plan = f"({cause}{whole_plan_text(other.plan)})"
+    return f"{printable(other.framework)}{software} would take {took}{less} {plan}{otherwise}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -114,6 +114,15 @@ def test_what_the_limits_cost_is_a_line(job, limited):
     assert not alone.compared and "no other framework runs such plans" in str(alone)
 
 
+def test_a_framework_of_the_same_software_is_faster_for_a_reason():
+    job = dsx.Job("llama-3-8b", "h100-nvs8", 1, 8, sequence_length=2048)
+    found = dsx.best(job, 1, fix="microbatch_size=2 offload=optimizer recompute=none stored_layers=0 zero_stage=1")
+    other, said = found.beyond, " ".join(str(found).split())
+    assert other is not None and other.stack == found.problem.assumptions_spec.stack and not other.limits
+    source = read_framework("megatron-bridge").assume["cross_entropy_bytes"]["source"]
+    assert f"({other.plan.text}): it has cross_entropy_bytes=2, megatron 8 ({source})" in said
+
+
 @pytest.mark.slow
 def test_optimal_cuts_have_the_same_limits(job):
     job = job.replace(set={"assumptions.searched_strategies": ["1d", "1d-no-sp"]})
@@ -193,7 +202,7 @@ def test_frameworks_of_sets_and_gains(job):
     resolved = replace(found.problem, assumptions_spec=load_assumptions("default").run_by(found.searched.framework))
     searched = replace(found.searched, problem=resolved)  # measurements distinguish 18 %
     for saved, doubtful in ((0.1, True), (0.2, False)):
-        other = Beyond(found.plan, 1.0, saved, {}, "another", None)
+        other = Beyond(found.plan, 1.0, saved, {}, "another", None, "")
         said = beyond_text(searched, other, ["another"])
         assert (f"{100 * saved:.1f} % less, which measurements do not distinguish (" in said) is doubtful
 
