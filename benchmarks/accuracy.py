@@ -31,9 +31,9 @@ from dsx.config.what_if import varied_field
 from dsx.cost.interval import ENOUGH
 from dsx.runs.calibration import REPETITIONS, RUNS
 from dsx.runs.error_report import noise_floor, not_modelled, report
-from dsx.runs.machines import known_clusters
 from dsx.runs.observations import is_trusted, observe
 from dsx.runs.predict import PredictedRows, compare, likeness_of, predict
+from dsx.runs.row_job import known_clusters
 from dsx.runs.setups import Setup, count_rows_by, setups
 from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.units import format_quantity

@@ -22,11 +22,10 @@ from scipy.optimize import least_squares
 from sections import put_section
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.cost.collectives import collective
 from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.cost.groups import group
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dsx.pictures.axes import log_ticks, plain_numbers
+from dsx.pictures.figure import log_ticks, plain_numbers
 
 BAND = 1.1  # the grey band reaches this factor to either side
 GIGABYTE = 1e9

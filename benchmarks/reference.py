@@ -18,7 +18,7 @@ from sections import table, write_section
 
 import dsx
 from dsx.launching.request import LaunchSettings
-from dsx.verbs.answer import Answer
+from dsx.verbs.arguments import Answer
 from dsx.verbs.place import OperatorPlacement
 from dsx.verbs.trace_inspect import TraceSummary
 from dsx.verbs.trace_replay import TraceReplay

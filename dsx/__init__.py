@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     # isort: off
     from dsx import errors as errors
     from dsx import pictures as plot  # noqa: F401
-    from dsx.pictures.image_file import image_format as image_format
+    from dsx.pictures.figure import image_format as image_format
     from dsx.plans.plan import Plan as Plan
     from dsx.results.compare import compare as compare
     from dsx.results.frames import pareto as pareto
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 # The names of each module.
 _NAMES = {
-    "pictures.image_file": "image_format",
+    "pictures.figure": "image_format",
     "plans.plan": "Plan",
     "results.compare": "compare",
     "results.frames": "pareto",

@@ -1,7 +1,18 @@
-"""The array operations of schedules and prices, on NumPy or in JAX: each call uses the library of its arguments.
+"""Arrays of schedules and prices: operations on NumPy or in JAX, whichever the arguments are of; and shapes.
 
 A search prices millions of plans inside compiled code. For a few plans the same functions run on NumPy, which takes
 milliseconds, where compilation would take seconds. Both give the same numbers up to rounding. Nothing here loads JAX.
+
+Shapes have names of axes that recur in the cost model. Layers are priced for `keys`; keys that differ only in their
+shares of a fast domain share one of the `works` (`dsx.cost.layer_work.LayerWork`). Axes of kernels, multiplies,
+collectives and weights are those of the layer. These shapes match exactly. A leading 2 is forward and backward, `modes`
+those of recomputation.
+
+A step has one shape, `plans`, to which all of its arguments broadcast: layer costs of [U, 1] keys with [1, G] choices,
+[N] plans, or plain numbers, for one plan or for values that all plans share.
+
+What prices and searches batches of plans has arrays of exactly `plans`, of the hardware `points`, of the `keys` of a
+table, and of those that are `chosen` or `kept` of them.
 """
 
 import functools
@@ -10,7 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+
+from dsx.records import Array, ArrayLike, Bool, Float, Int, Real
 
 # NumPy warns of a division by zero in a branch that `where` does not take; JAX does not.
 unchecked = np.errstate(divide="ignore", invalid="ignore", over="ignore")
@@ -130,3 +142,25 @@ def with_row(table: Any, index: Any, row: Any) -> Any:
     table = table.copy()
     table[index] = row
     return table
+
+
+PerKernel = Float[Array, "2 kernels works"]
+PerMultiply = Float[Array, "multiplies works"]
+PerMode = Float[Array, "modes works"]
+PerWork = Float[Array, "works"]
+PerKey = Float[Array, "keys"]
+Size = Real[ArrayLike, "*#works"]  # of a dimension or a sequence: one for all works, or one per work
+
+PerPlan = Float[ArrayLike, "*#plans"]
+Column = Float[Array, "*#plans"]  # an array even for one plan
+Mask = Bool[Array, "*#plans"]
+PerGroup = Float[Array, "_groups *#plans"]  # per weight group of a layer
+
+PlanFloats = Float[np.ndarray, "plans"]
+PlanInts = Int[np.ndarray, "plans"]
+PlanBools = Bool[np.ndarray, "plans"]
+KeyFloats = Float[np.ndarray, "keys"]
+Chosen = Int[np.ndarray, "chosen"]  # positions of some of the plans, or of the keys
+Cuts = Int[np.ndarray, "plans chunk_boundaries"]  # in a chain of layers; after the last chunk its number of layers
+# Boundaries of rounds of chunks, one for each stage (`dsx.cost.stages`).
+Rounds = Real[Array, "rounds boundaries plans"]

@@ -4,7 +4,7 @@ Stacks differ in what they overlap and fuse, in their attention kernels and data
 an assumption set, each with its source, and may extend another stack, mostly that of earlier years. An assumption set
 names the stack that it assumes (`stack`): the set's own fields and those of sets that extend it win over the stack,
 and the stack wins over the sets that it extends. A measured run has the stack of its own software
-(`dsx.runs.machines`).
+(`dsx.runs.row_job`).
 
 Software overlaps some communication, or captures some kernels in graphs, only for some plans:
 

@@ -4,7 +4,7 @@ A topology is physical: how many units of the level below a switch joins, the nu
 oversubscription of uplinks. Each kind says which units its levels have, and what a message that crosses a level gets:
 the bandwidth of one GPU when all GPUs send out of their units at once, and the latency of a whole message. No level
 with NICs gives a GPU more bandwidth than its NIC or the level below, since an outward message crosses them all.
-`dsx.hardware.cluster` prices the levels as tiers. Without a topology there are two tiers, the fast domain and the
+`dsx.config.cluster_file` prices the levels as tiers. Without a topology there are two tiers, the fast domain and the
 network of its NICs. Every kind may state `gpus`, the product of its levels.
 
 Not modelled: different units on one level, failed links, adaptive routing over idle links, other jobs on the same

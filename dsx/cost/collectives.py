@@ -46,10 +46,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Column, PerPlan
+from dsx.config.cluster_file import Network
 from dsx.cost.context import Assumptions
 from dsx.cost.groups import Group, Routing, SentToDomains, group, sent_to_domains
-from dsx.cost.shapes import Column, PerPlan
-from dsx.hardware.cluster import Network
 from dsx.notation.sharded_layer import ALL_REDUCE, BROADCAST, REDUCE
 from dsx.records import Array, Bool, Float
 

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Column, PerPlan
 from dsx.config.assumption_set import AlgorithmsSpec, AssumptionsSpec, EffectsSpec
+from dsx.config.cluster_file import Cluster
 from dsx.config.stack import worse
-from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stages import Stack
-from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import SEARCHED_COLUMNS, STEP_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.violations import FieldCondition, Test, conditions_of

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Column, PerPlan
 from dsx.cost.context import ChosenPlans, PipelineChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Divided, after_head, heads_done, largest_transients
@@ -33,7 +34,6 @@ from dsx.cost.offload import ACTIVATIONS, kept_layers, offload_codes, offloaded,
 from dsx.cost.pipeline import LayerSeconds, in_flight, least_pipeline_s
 from dsx.cost.recomputation import NONE
 from dsx.cost.sends import MeanSends
-from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.cost.step import even_cuts, pipeline_of, sends_of

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
-from dsx.cost.shapes import PerPlan
-from dsx.hardware.cluster import Network
+from dsx.arrays import PerPlan
+from dsx.config.cluster_file import Network
 from dsx.records import ArrayLike, record, static
 
 

@@ -33,13 +33,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import PerPlan
 from dsx.config.assumption_set import IntervalSpec, MemoryIntervalSpec, TrainedOnSpec, WhereSpec
-from dsx.config.cluster_file import DeviceSpec
+from dsx.config.cluster_file import Cluster, DeviceOperation, DeviceSpec
 from dsx.config.model_file import ModelSpec, has_experts
 from dsx.cost.context import Assumptions, StepCosts
 from dsx.cost.offload import usable_host_bytes
-from dsx.cost.shapes import PerPlan
-from dsx.hardware.cluster import Cluster, DeviceOperation
 from dsx.records import Array, ArrayLike, Bool, Float, Int, Real, column, record
 
 _NORMAL = NormalDist()

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Column, PerGroup, PerKernel, PerKey, PerWork
+from dsx.config.cluster_file import Cluster
 from dsx.cost.collectives import collective, hop
 from dsx.cost.context import BF16, Assumptions, Fields, of_keys, without
 from dsx.cost.groups import crosses, may_contend
@@ -37,8 +39,6 @@ from dsx.cost.roofline import (
     per_kernel,
     slowdowns,
 )
-from dsx.cost.shapes import Column, PerGroup, PerKernel, PerKey, PerWork
-from dsx.hardware.cluster import Cluster
 from dsx.notation.model import OF_REPLICATED
 from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.notation.syntax import AXES

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.config.assumption_set import MUON, AssumptionsSpec
 from dsx.config.model_file import ELEMENT_BYTES
 from dsx.cost.context import BF16
 from dsx.cost.groups import Group, Routing, group, routing_of
 from dsx.cost.recomputation import MAIN_MODES, Codes, Mode, mode, recomputation_under
-from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.notation.backward import Saved
 from dsx.notation.expressions import Expression, Name, Program, combine, compiled, total
 from dsx.notation.graph import Collective

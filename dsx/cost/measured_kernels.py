@@ -31,7 +31,9 @@ from functools import cached_property
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import PerKernel, PerMultiply, Size
 from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import Cluster, Device
 from dsx.config.operator_files import DIRECTIONS, DTYPES, OperatorTime, OperatorTimes, Shape
 from dsx.cost.context import BF16, Assumptions
 from dsx.cost.layer_work import LayerWork, MeasuredTimes, layer_values, multiplies_of, multiply_shapes
@@ -45,9 +47,7 @@ from dsx.cost.roofline import (
     per_kernel,
     slowdowns,
 )
-from dsx.cost.shapes import PerKernel, PerMultiply, Size
 from dsx.errors import OperatorTimesError, did_you_mean
-from dsx.hardware.cluster import Cluster, Device
 from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.kernels import Multiply
 from dsx.notation.operators import OperatorKind

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dsx import arrays as xp
+from dsx.arrays import PerGroup, PerPlan
 from dsx.config.assumption_set import MUON
 from dsx.cost.context import ChosenPlans, StepPlans
 from dsx.cost.groups import Group
@@ -35,7 +36,6 @@ from dsx.cost.offload import (
 )
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head, put_off
 from dsx.cost.recomputation import Recompute, recompute_of
-from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Layers, Stack, Stage, over_layers
 from dsx.notation.model import State, divides

@@ -23,13 +23,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dsx import arrays as xp
+from dsx.arrays import PerGroup, PerKey, PerPlan
+from dsx.config.cluster_file import Cluster, Device
 from dsx.cost.collectives import collective
 from dsx.cost.context import Assumptions, StepPlans
 from dsx.cost.groups import Group
 from dsx.cost.layer_work import LayerWork, Matrices, Multiplies, MultiplyShape
 from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
-from dsx.cost.shapes import PerGroup, PerKey, PerPlan
-from dsx.hardware.cluster import Cluster, Device
 from dsx.notation.graph import FORWARD
 from dsx.notation.model import divides
 from dsx.notation.sharded_layer import ALL_GATHER

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import PerPlan
 from dsx.cost.context import ChosenPlans, StepChoices, StepPlans, pick
 from dsx.cost.sends import Sends, StageSends
-from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.schedules.closed_forms import AnyCut, Delays, Passes, PipelineView, StageView
 from dsx.schedules.order import IN_ROUNDS, StageChunks

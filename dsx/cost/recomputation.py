@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsx import arrays as xp
+from dsx.arrays import PerPlan
 from dsx.cost.context import StepPlans, pick
-from dsx.cost.shapes import PerPlan
 from dsx.notation.recompute import Recomputation, recomputation
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import FULL_CODE, MAIN, VALUES, regions_of

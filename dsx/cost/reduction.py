@@ -37,14 +37,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dsx import arrays as xp
+from dsx.arrays import PerGroup, PerPlan
+from dsx.config.cluster_file import Cluster
 from dsx.cost.collectives import collective
 from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
 from dsx.cost.groups import Group, crosses, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import trained_of
-from dsx.cost.shapes import PerGroup, PerPlan
 from dsx.cost.stages import Stage
-from dsx.hardware.cluster import Cluster
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
 from dsx.records import Array, Bool

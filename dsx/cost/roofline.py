@@ -36,10 +36,10 @@ import functools
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import PerMultiply
+from dsx.config.cluster_file import Device
 from dsx.cost.context import BF16, SUSTAINED, Assumptions
 from dsx.cost.layer_work import Multiplies, MultiplyShape
-from dsx.cost.shapes import PerMultiply
-from dsx.hardware.cluster import Device
 from dsx.notation.work import FORWARD
 from dsx.records import Array, ArrayLike, Bool, Float
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dsx import arrays as xp
+from dsx.arrays import PerPlan
 from dsx.cost.context import PipelineChoices, StageChoices, StepChoices
-from dsx.cost.shapes import PerPlan
 from dsx.records import Array, Bool
 from dsx.schedules.closed_forms import Passes, forwards_ahead
 from dsx.schedules.order import IN_ROUNDS, StageChunks

@@ -27,10 +27,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import PerPlan
 from dsx.cost.context import StepChoices, StepPlans
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.shapes import PerPlan
 from dsx.plans.placement import Runs, consecutive, share_of_runs
 from dsx.records import Array, Bool, tree_map
 

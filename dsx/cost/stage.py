@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dsx import arrays as xp
+from dsx.arrays import PerPlan
 from dsx.config.assumption_set import MUON
 from dsx.cost.groups import may_contend
 from dsx.cost.layer import LayerCosts
@@ -30,7 +31,6 @@ from dsx.cost.offload import (
 )
 from dsx.cost.recomputation import ByMode
 from dsx.cost.reduction import LayerReduction, ReducedLayer, in_passes, layer_reduction, reduction, waits_beside
-from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage, even_first, over_layers
 from dsx.schedules.order import IN_ROUNDS, StageChunks
 

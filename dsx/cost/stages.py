@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
-from dsx.cost.shapes import PerPlan
+from dsx.arrays import PerPlan
 from dsx.records import Array, Float, record, static
 from dsx.schedules.order import IN_ROUNDS, StageChunks
 

@@ -15,6 +15,8 @@ from typing import TypeVar
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Column, PerPlan
+from dsx.config.cluster_file import Cluster
 from dsx.cost.collectives import FastestAlgorithm, neighbours, pipeline_nic_shares, send
 from dsx.cost.context import Assumptions, ChosenPlans, StepChoices, StepCosts, of_plans, of_steps
 from dsx.cost.groups import crosses, group
@@ -24,10 +26,8 @@ from dsx.cost.memory import Memory
 from dsx.cost.offload import always_split
 from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
 from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
-from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
-from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.codes import SearchedCodes
 from dsx.records import Array, Float, columns, record, tree_map

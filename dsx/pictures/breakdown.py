@@ -15,9 +15,22 @@ from typing import Literal
 import numpy as np
 
 from dsx.errors import InputError, UnknownNameError, one_text
-from dsx.pictures.axes import BESIDE, Axes, FigureLayout, Style, figure_of, finite, is_wide, label_picture, text_sizes
-from dsx.pictures.chosen_rows import Numbers, capacities, fastest, refuse_many, varied_settings
-from dsx.pictures.labels import NOTHING, axis_unit, best_over, job_text, named, quantity_texts, value_texts, words
+from dsx.pictures.figure import BESIDE, Axes, FigureLayout, Style, figure_of, finite, is_wide, label_picture, text_sizes
+from dsx.pictures.shown_rows import (
+    NOTHING,
+    Numbers,
+    axis_unit,
+    best_over,
+    capacities,
+    fastest,
+    job_text,
+    named,
+    quantity_texts,
+    refuse_many,
+    value_texts,
+    varied_settings,
+    words,
+)
 from dsx.results.frames import column_list, require
 from dsx.text import DataFrame
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dsx.errors import InputError
-from dsx.pictures.axes import Axes, FigureLayout, Style, dashes, figure_of, log_ticks, marks, plain_numbers
-from dsx.pictures.labels import axis_unit, name_text
+from dsx.pictures.figure import Axes, FigureLayout, Style, dashes, figure_of, log_ticks, marks, plain_numbers
+from dsx.pictures.shown_rows import axis_unit, name_text
 from dsx.results.frames import require
 from dsx.results.ranked_by import COST, DAYS, HOURS
 from dsx.search.ranking import front

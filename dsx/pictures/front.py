@@ -14,10 +14,24 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.errors import one_text
-from dsx.pictures import axes
-from dsx.pictures.axes import ABOVE, LEGEND_LINE, Axes, FigureLayout, Style, finite, label_picture
-from dsx.pictures.chosen_rows import capacities, job_of_best, limiting, near_best, of_job, refuse_many, varied_settings
-from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, job_text, named, quantity_texts, value_texts
+from dsx.pictures import figure
+from dsx.pictures.figure import ABOVE, LEGEND_LINE, Axes, FigureLayout, Style, finite, label_picture
+from dsx.pictures.shown_rows import (
+    NOTHING,
+    AxisUnit,
+    axis_unit,
+    capacities,
+    job_of_best,
+    job_text,
+    limiting,
+    named,
+    near_best,
+    of_job,
+    quantity_texts,
+    refuse_many,
+    value_texts,
+    varied_settings,
+)
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.plans.plan import Plan
 from dsx.results import frames
@@ -120,10 +134,10 @@ def front(
         ax.plot(*place, linestyle="none", markersize=10, zorder=5, label=label, **style)
     for axis, set_scale, unit in ((ax.xaxis, ax.set_xscale, picture.x), (ax.yaxis, ax.set_yscale, picture.y)):
         values = require(plans, unit.column)
-        if axes.is_wide(values):
+        if figure.is_wide(values):
             set_scale("log")
-            axes.log_ticks(axis, values)
-        axes.plain_numbers(axis)
+            figure.log_ticks(axis, values)
+        figure.plain_numbers(axis)
     if len(finite(picture.x.place(plans))):
         ax.margins(_MARGIN)
         ax.autoscale_view()
@@ -201,8 +215,8 @@ def _draw_front(ax: Axes, picture: FrontPicture, by: str | None) -> int:
         return 1
     groups = require(best, by)
     values = sorted(set(groups))
-    refuse_many(len(values), axes.MAX_CATEGORIES, "values", [by])
-    for value, text, mark in zip(values, value_texts(best, by, values), axes.marks(len(values), 9.0), strict=True):
+    refuse_many(len(values), figure.MAX_CATEGORIES, "values", [by])
+    for value, text, mark in zip(values, value_texts(best, by, values), figure.marks(len(values), 9.0), strict=True):
         same = groups == value
         label = f"front, {named(best, by)} {text} ({same.sum()})"
         ax.plot(x[same], y[same], linestyle="none", zorder=4, label=label, **mark)
@@ -218,9 +232,9 @@ def _name_plan(layout: FigureLayout, plan: NamedPlan, picture: FrontPicture, max
     at_left, below = not maximised[0], not maximised[1]
     style: Style = {"ha": "right" if at_left else "left", "va": "top" if below else "bottom", "zorder": 6}
     offset = {"x": -5.0 if at_left else 5.0, "y": -4.0 if below else 4.0}
-    beside = offset_copy(ax.transData, axes.figure_of(ax), **offset, units="points")
+    beside = offset_copy(ax.transData, figure.figure_of(ax), **offset, units="points")
     text = ax.text(x, y, plan.name, transform=beside, fontsize="small", weight="bold", **style)
-    ((width, _),) = axes.text_sizes([text])
+    ((width, _),) = figure.text_sizes([text])
     share = (width + 8.0) / layout.room(ax)[0]
     place = ax.transAxes.inverted().transform(ax.transData.transform((x, y)))[0]
     room = place if at_left else 1.0 - place

@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import one_text
-from dsx.pictures import labels
-from dsx.pictures.axes import ABOVE, LEGEND_LINE, Axes, FigureLayout, Style, figure_of, finite, is_wide, label_picture
-from dsx.pictures.chosen_rows import (
+from dsx.pictures import shown_rows
+from dsx.pictures.figure import ABOVE, LEGEND_LINE, Axes, FigureLayout, Style, figure_of, finite, is_wide, label_picture
+from dsx.pictures.shown_rows import (
     BestTable,
     Numbers,
     best_table,
+    named,
     place_today,
     refuse_many,
     value_today,
 )
-from dsx.pictures.labels import named
 from dsx.results.set_columns import LARGER_IS_BETTER
 from dsx.text import DataFrame
 
@@ -77,7 +77,7 @@ def heat_picture(df: DataFrame, x: str, y: str, value: str) -> HeatPicture:
     refuse_many(len(table.rows), MAX_VALUES, "values", [y])
     rows = [row for (row,) in table.rows]
     compared = _reference(df, table, x, y, value in LARGER_IS_BETTER) if np.isfinite(table.values).any() else None
-    texts = labels.value_texts(df, x, table.columns), labels.value_texts(df, y, rows)
+    texts = shown_rows.value_texts(df, x, table.columns), shown_rows.value_texts(df, y, rows)
     return HeatPicture(named(df, x), named(df, y), *texts, table.values, compared)
 
 
@@ -145,11 +145,14 @@ def heatmap(df: DataFrame, x: str, y: str, value: str = "step_time_s", ax: Axes 
     ax.tick_params(length=0, labelsize=_FONT)
     layout.fit_ticks(ax.yaxis, range(rows), picture.y_texts, turn=False)
     layout.fit_ticks(ax.xaxis, range(columns), picture.x_texts)
-    shows, lines = labels.NOTHING, [labels.job_text(df, {x, y, value})]
+    shows, lines = shown_rows.NOTHING, [shown_rows.job_text(df, {x, y, value})]
     if picture.compared is not None:
         _draw_values(layout, picture, picture.compared, df, value)
         shows = f"{named(df, value)} by {picture.x} and {picture.y}"
-        lines += [labels.best_over(df, "cell", {x, y}), _reference_text(df, picture.compared, value, picture.values)]
+        lines += [
+            shown_rows.best_over(df, "cell", {x, y}),
+            _reference_text(df, picture.compared, value, picture.values),
+        ]
     label_picture(layout, shows, lines, above=LEGEND_LINE * legend)
     layout.settle()
     return ax
@@ -159,9 +162,9 @@ def _reference_text(df: DataFrame, compared: HeatReference, value: str, values: 
     """Return what the frame is, and what a cell without a number means."""
     amounts = values[compared.cells & np.isfinite(values)]
     single = len(amounts) == 1
-    amount = f", {labels.quantity_texts(df, value, amounts)[0]}" if single else ""
+    amount = f", {shown_rows.quantity_texts(df, value, amounts)[0]}" if single else ""
     machines = [cluster["name"] for cluster in df.attrs.get("spec", {}).get("resolved", {}).get("clusters", ())]
-    framed = f"{labels.name_text(machines[0])} as it is" if compared.today and machines else "the best"
+    framed = f"{shown_rows.name_text(machines[0])} as it is" if compared.today and machines else "the best"
     names = " and ".join(named(df, name) for name in compared.missing)
     absent = f"; today's {names} is no cell" if names else ""
     return f"framed: {framed}{amount}; no number: within {100 * _SAME:g} % of {'it' if single else 'that'}{absent}"
@@ -181,7 +184,7 @@ def _draw_values(
     outlined = np.where((texts == "") & np.isfinite(ratios), "same", texts)
     # A number without a unit, which the title has; of a row or column of today each cell is its own reference.
     if compared.cells.sum() == 1:
-        (amount,) = labels.quantity_texts(df, value, picture.values[compared.cells])
+        (amount,) = shown_rows.quantity_texts(df, value, picture.values[compared.cells])
         texts[compared.cells] = amount.partition(" ")[0]
     mesh = _draw_cells(ax, ratios, f"{named(df, value)} relative to {'today' if compared.today else 'the best'}")
     # White lines between cells with different numbers, and around cells without a value; cells are 1 apart.
@@ -244,7 +247,7 @@ def _draw_cells(ax: Axes, ratios: Numbers, label: str) -> "QuadMesh":
 def _ratio_text(ratio: float, digits: bool = False) -> str:
     """Return "+12 %", minus likewise, or "2.4 x" from twice on; "" for what is the same."""
     if ratio >= 2.0:
-        return f"{labels.three_digits(ratio) if not digits else f'{ratio:.3g}'} x"
+        return f"{shown_rows.three_digits(ratio) if not digits else f'{ratio:.3g}'} x"
     if abs(ratio - 1.0) < (1e-9 if digits else _SAME):
         return ""
     percent = 100.0 * (ratio - 1.0)

@@ -14,10 +14,22 @@ from typing import cast, get_args
 import numpy as np
 
 from dsx.errors import InputError, UnitError, UnknownNameError, one_text
-from dsx.pictures import axes, chosen_rows
-from dsx.pictures.axes import Axes, FigureLayout, Style, finite, is_wide
-from dsx.pictures.chosen_rows import GPUS, PER_GPU, Numbers, Value
-from dsx.pictures.labels import NOTHING, AxisUnit, axis_unit, best_over, job_text, named, unit_of, value_texts
+from dsx.pictures import figure, shown_rows
+from dsx.pictures.figure import Axes, FigureLayout, Style, finite, is_wide
+from dsx.pictures.shown_rows import (
+    GPUS,
+    NOTHING,
+    PER_GPU,
+    AxisUnit,
+    Numbers,
+    Value,
+    axis_unit,
+    best_over,
+    job_text,
+    named,
+    unit_of,
+    value_texts,
+)
 from dsx.results.frames import check_frame, column_list, require
 from dsx.results.set_columns import LARGER_IS_BETTER
 from dsx.text import DataFrame
@@ -54,8 +66,8 @@ class ScalingPicture:
 
 def scaling_picture(df: DataFrame, x: str, y: str, by: Sequence[str]) -> ScalingPicture:
     """Return the best feasible `y` by `x`, a line for each group of `by`; raises what `scaling` raises."""
-    table = chosen_rows.best_table(df, by, x, y)
-    chosen_rows.refuse_many(len(table.rows), axes.MAX_CATEGORIES, "lines", by)
+    table = shown_rows.best_table(df, by, x, y)
+    shown_rows.refuse_many(len(table.rows), figure.MAX_CATEGORIES, "lines", by)
     texts = [
         dict(zip(values, value_texts(df, column, values), strict=True))
         for i, column in enumerate(by)
@@ -66,11 +78,11 @@ def scaling_picture(df: DataFrame, x: str, y: str, by: Sequence[str]) -> Scaling
         name = ", ".join(text[value] for text, value in zip(texts, row, strict=True))
         low, high = np.full((2, *values.shape), np.nan)
         points = np.flatnonzero(places >= 0)
-        if (ends := chosen_rows.interval(df.iloc[places[points]], y)) is not None:
+        if (ends := shown_rows.interval(df.iloc[places[points]], y)) is not None:
             low[points], high[points] = ends
         lines.append(ScalingLine(row, name, table.columns, values, low, high))
     gpus = np.asarray(table.columns, np.float64) if x == GPUS else None
-    scaled = [] if gpus is None else [chosen_rows.ideal(y, gpus, values) for values in table.values]
+    scaled = [] if gpus is None else [shown_rows.ideal(y, gpus, values) for values in table.values]
     longer = [line for line in scaled if np.isfinite(line).sum() > 1]
     return ScalingPicture(axis_unit(df, y, table.values), lines, longer)
 
@@ -138,7 +150,7 @@ def scaling(
     layout.fit_ticks(ax.xaxis, places, texts)
     shows = f"{label.partition(' [')[0]} by {named(df, x)}" if len(finite(values)) else NOTHING
     points = {x, *columns}
-    axes.label_picture(layout, shows, [job_text(df, {*points, y}), best_over(df, "point", points)])
+    figure.label_picture(layout, shows, [job_text(df, {*points, y}), best_over(df, "point", points)])
     layout.settle()
     return ax
 
@@ -161,12 +173,14 @@ def _place_x(ax: Axes, df: DataFrame, x: str, values: Sequence[Value]) -> tuple[
 
 
 def _draw_lines(ax: Axes, places: Sequence[float], values: Numbers, names: Sequence[str]) -> None:
-    for line, name, mark, dash in zip(values, names, axes.marks(len(names), 8.0), axes.dashes(len(names)), strict=True):
+    for line, name, mark, dash in zip(
+        values, names, figure.marks(len(names), 8.0), figure.dashes(len(names)), strict=True
+    ):
         ax.plot(places, line, linestyle=dash, linewidth=1.3, label=name or "best plan", **mark)
     if is_wide(values, _LINEAR_Y):
         ax.set_yscale("log")
-        axes.log_ticks(ax.yaxis, values)
-    axes.plain_numbers(ax.yaxis)
+        figure.log_ticks(ax.yaxis, values)
+    figure.plain_numbers(ax.yaxis)
     ax.grid(color="0.9", linewidth=0.6)
     ax.set_axisbelow(True)
     points = finite(values)

@@ -14,9 +14,9 @@ import numpy as np
 
 from dsx.config.topology import INNERMOST
 from dsx.errors import InputError
-from dsx.pictures.axes import BESIDE, Axes, FigureLayout, Style
 from dsx.pictures.breakdown import STACKS, PartStyle
-from dsx.pictures.labels import name_text
+from dsx.pictures.figure import BESIDE, Axes, FigureLayout, Style
+from dsx.pictures.shown_rows import name_text
 from dsx.plans.plan import Plan
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import InputError
-from dsx.pictures.axes import BESIDE, Axes, FigureLayout, Style
-from dsx.pictures.labels import axis_unit, name_text
+from dsx.pictures.figure import BESIDE, Axes, FigureLayout, Style
+from dsx.pictures.shown_rows import axis_unit, name_text
 from dsx.results.frames import require
 from dsx.text import DataFrame
 from dsx.units import format_quantity

@@ -17,12 +17,11 @@ import numpy as np
 
 from dsx import arrays as xp
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.cluster_file import ClusterSpec
+from dsx.config.cluster_file import ClusterSpec, cluster_from_spec
 from dsx.config.model_file import ModelSpec
 from dsx.cost.context import assumptions_from_spec
 from dsx.cost.layer import busy_times
 from dsx.cost.layer_work import layer_values, layer_work
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.graph import Launch, LayerGraph, Value
 from dsx.notation.model import build_model

@@ -17,11 +17,10 @@ import numpy as np
 
 from dsx import arrays as xp
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.cluster_file import ClusterSpec
+from dsx.config.cluster_file import ClusterSpec, Network, cluster_from_spec
 from dsx.cost.collectives import send
 from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.errors import InputError
-from dsx.hardware.cluster import Network, cluster_from_spec
 
 _LARGE = 2.0**30  # bytes
 

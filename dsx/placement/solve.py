@@ -8,6 +8,8 @@ seed gives the same answer. Then bandwidths follow if they are to be found too (
 The bound is for the graph as it is (`heavy`). CP-SAT gets a graph of few operators as it is, and its bound counts; a
 larger one is reduced first, and only its schedules count. Without the packages of the extra `place`, the bound is the
 larger of critical path and load, and METIS has no answer.
+
+Where the memory of the devices has no room for the graph, the answer is how much is short.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,16 +25,87 @@ from dsx.errors import NothingFeasible
 from dsx.placement.annealing import Annealing, AnnealingRun, annealed_once
 from dsx.placement.bandwidth import ServerNetwork, tree, with_bandwidth, with_uniform_shares
 from dsx.placement.baselines import mcmc, metis
-from dsx.placement.capacity import check_memory, fitting, packed, shortage
 from dsx.placement.contention import Contended, contended
-from dsx.placement.cp_program import SolverEffort
-from dsx.placement.exact import solve
-from dsx.placement.heavy import Bound, heavy_bound
+from dsx.placement.cp_program import SolverEffort, limit_memory, placed_units, run
+from dsx.placement.exact import Bound, heavy_bound, solve
 from dsx.placement.joint import allocate, check_solvers
 from dsx.placement.op_graph import OpGraph, units_of
 from dsx.placement.reduced_graph import Reduction, by_distribution, by_percentile, reduce
 from dsx.placement.servers import Devices
 from dsx.placement.timetable import GraphTimes, OperatorSchedule, step_bound_s
+from dsx.units import format_quantity
+
+_SHOWN = 3  # operators of a message
+
+
+def check_memory(graph: OpGraph, devices: Devices, unit: np.ndarray) -> None:
+    """Raise NothingFeasible for what can be seen at once: a unit larger than a device, or a graph than all of them."""
+    most = devices.memory_bytes
+    if most is None:
+        return
+    needs = np.bincount(unit, graph.memory_bytes, 1)
+    largest = int(needs.argmax())
+    if needs[largest] > most:
+        members = [repr(graph.ids[op]) for op in np.flatnonzero(unit == largest).tolist()]
+        what, together = f"operator {members[0]} needs", ""
+        if len(members) > 1:
+            more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
+            what, together = f"operators {', '.join(members[:_SHOWN])}{more} need", " on one device"
+        short = _size(needs[largest] - most)
+        raise NothingFeasible(
+            f"{what} {_size(needs[largest])}{together}, and a device has {_size(most)}: {short} short"
+        )
+    total = float(needs.sum())
+    if total > most * devices.count:
+        raise NothingFeasible(
+            f"the operators need {_size(total)}, and {devices.count} devices of {_size(most)} have "
+            f"{_size(most * devices.count)}: {_size(total - most * devices.count)} short"
+        )
+
+
+def packed(graph: OpGraph, devices: Devices, unit: np.ndarray) -> np.ndarray:
+    """Return the device of each operator, the largest units first, each where most room is left: it may not fit."""
+    needs = np.bincount(unit, graph.memory_bytes)
+    used, placement = np.zeros(devices.count), np.zeros(len(needs), dtype=np.int64)
+    for number in np.argsort(-needs, kind="stable").tolist():
+        placement[number] = used.argmin()
+        used[placement[number]] += needs[number]
+    return placement[unit]
+
+
+def fitting(graph: OpGraph, devices: Devices, unit: np.ndarray, effort: SolverEffort) -> np.ndarray | None:
+    """Return a placement that fits, [N], by CP-SAT, without regard to time; None if none was found.
+
+    Raises NothingFeasible where there is none.
+    """
+    from ortools.sat.python import cp_model
+
+    model, needs = cp_model.CpModel(), np.bincount(unit, graph.memory_bytes)
+    place = placed_units(model, len(needs), devices.count)
+    limit_memory(model, place, needs, devices.memory_bytes)
+    answer = run(model, effort)
+    if answer.infeasible:
+        raise NothingFeasible(shortage(graph, devices, unit, proved=True))
+    if not answer.solved:
+        return None
+    placement = np.array(answer.chosen(place))[unit]
+    return placement if GraphTimes(graph, devices).fits(placement.tolist()) else None
+
+
+def shortage(graph: OpGraph, devices: Devices, unit: np.ndarray, proved: bool) -> str:
+    """Return why no placement fits, with how much is short in a fair one; not `proved`: none was found."""
+    held = np.bincount(packed(graph, devices, unit), graph.memory_bytes, devices.count)
+    fullest, most = int(held.argmax()), devices.memory_bytes or 0.0
+    what = "no placement fits" if proved else "no placement was found that fits"
+    return (
+        f"{what} into {_size(most)} a device: with the largest operators spread out first, "
+        f"device {fullest} needs {_size(held[fullest])}, {_size(max(held[fullest] - most, 0.0))} more"
+    )
+
+
+def _size(num_bytes: float) -> str:
+    return format_quantity(num_bytes, "bytes")
+
 
 _ROUNDS = 8
 _HOT, _COOLING, _COLD = 3e-3, 0.5, 1e-5  # temperatures, of the makespan: a round begins less hot than the last one
@@ -106,12 +179,12 @@ def search(
     finest = max(runs, key=lambda run: run.annealing.num_units)
     for number in range(_ROUNDS):
         if number in _HALVED_AFTER:
-            ahead = sorted(runs, key=lambda run: run.best_s)[: len(runs) // 2]
+            ahead = sorted(runs, key=lambda running: running.best_s)[: len(runs) // 2]
             # What has most units is the last to be short.
             runs = ahead if finest in ahead else [*ahead, finest]
         hot = max(_HOT * _COOLING**number, _COLD)
-        for run, schedule in annealed_once(graph, runs, effort.seconds / _ROUNDS, hot, _COLD, effort.stop):
-            ways.take(run.name, schedule)
+        for running, schedule in annealed_once(graph, runs, effort.seconds / _ROUNDS, hot, _COLD, effort.stop):
+            ways.take(running.name, schedule)
             report(ways)
         if effort.stop():
             break

@@ -27,13 +27,12 @@ import numpy as np
 
 from dsx import arrays as xp
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import Device, cluster_from_spec, load_cluster
 from dsx.config.load import Given
 from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.cost.layer_work import Multiplies, MultiplyShape
 from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
 from dsx.errors import InputError
-from dsx.hardware.cluster import Device, cluster_from_spec
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.placement.op_graph import Edge, OpGraph, Tensors, joined
 from dsx.placement.reduced_graph import Merging, joined_kinds

@@ -121,7 +121,7 @@ class Choice:
     tried: Callable[[Sequence[int], int], Int[np.ndarray, "values"]] | None = None
     no_effect: Callable[[Columns], Truth] | None = None  # plans that cost the same with every value
     rule: str = ""  # what a search requires of a value; {layers}, {stages}: of the model; {values}: all values
-    varied_last: bool = False  # whether a search by bounds first takes the default only (`dsx.plans.variants`)
+    varied_last: bool = False  # whether a search by bounds first takes the default only (`dsx.search.variants`)
     later: bool = False  # added after candidates had ids; older plans have the default
 
     @cached_property

@@ -39,7 +39,7 @@ from dsx.plans.experts import REPLICA_AXES, Columns, Truth, W, Whole, nesting_ra
 from dsx.records import Array, ArrayLike, Bool, Float, Int, Real, Shaped
 
 if TYPE_CHECKING:
-    from dsx.hardware.cluster import Network
+    from dsx.config.cluster_file import Network
 
 T = TypeVar("T")
 _Ints = Int[Array, "*#plans"]

@@ -13,7 +13,7 @@ has as many as are priced.
 
 Groups are arrays of ranks. Members are in the order of their numbers, so they fill domains first.
 
-ZeRO shard groups and replica groups follow the rules that `dsx.cost.shards` prices. The data-parallel ranks are divided
+ZeRO shard groups and replica groups follow the rules that `dsx.cost.groups` prices. The data-parallel ranks are divided
 into one shard group per ZeRO replica, with as many of its ranks in a domain as divide both. Ranks of two chains of
 stages follow each other in a domain that has all stages. The other axes that a weight is reduced over are in its shard
 group whole. Of experts, the ranks that hold the same part are divided into replica groups instead: as many replicas

@@ -19,8 +19,8 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from dsx.arrays import Chosen, Cuts, PlanFloats
 from dsx.cost.layer import layer_costs
-from dsx.cost.shapes import Chosen, Cuts, PlanFloats
 from dsx.cost.step import Workload
 from dsx.pricing.fill import ChainModel, Chains
 from dsx.pricing.keys import KeyBatch, KeyCosts, PartCosts, ranges_of

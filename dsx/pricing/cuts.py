@@ -23,11 +23,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Cuts, PerPlan, PlanBools, PlanFloats, PlanInts, Rounds
 from dsx.config.model_file import has_experts
 from dsx.cost.context import StepCosts
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import Room, StepInterval, plan_facts, room, sources_like, step_interval, thinness
-from dsx.cost.shapes import Cuts, PerPlan, PlanBools, PlanFloats, PlanInts, Rounds
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload, pipeline_at
 from dsx.notation.graph import BACKWARD, FORWARD

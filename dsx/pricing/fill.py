@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dsx import arrays as xp
+from dsx.arrays import Column, Mask, PerPlan, PlanFloats
 from dsx.cost.context import ChosenPlans, StageChoices
 from dsx.cost.cut_bounds import FirstStage, StageBytes, first_stage, stage_bytes
 from dsx.cost.interval import Room
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.sends import Sends
-from dsx.cost.shapes import Column, Mask, PerPlan, PlanFloats
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
 from dsx.cost.step import sends_of

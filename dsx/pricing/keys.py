@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsx.arrays import Chosen, KeyFloats
 from dsx.config.stack import ConditionsSpec
 from dsx.cost.context import OF_STEP, Fields, lacked, of_steps
 from dsx.cost.layer import (
@@ -38,7 +39,6 @@ from dsx.cost.layer import (
 from dsx.cost.layer_work import LayerWork, collective_shapes, layer_work, multiply_shapes
 from dsx.cost.measured_kernels import measurable, measured_times
 from dsx.cost.recomputation import MAIN_MODES, Codes, modes_of
-from dsx.cost.shapes import Chosen, KeyFloats
 from dsx.notation.syntax import AXES
 from dsx.notation.work import BACKWARD, FORWARD, DerivedLayer
 from dsx.plans.choices import KEY_COLUMNS, MODEL_AXES, NONE_CODE

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import PerKernel, PerMultiply
+from dsx.config.cluster_file import Cluster
 from dsx.config.operator_files import DTYPES, OperatorTime, Shape
 from dsx.cost.context import Assumptions
 from dsx.cost.layer import busy_times
@@ -21,8 +23,6 @@ from dsx.cost.measured_kernels import (
     multiply_times,
     unmeasured,
 )
-from dsx.cost.shapes import PerKernel, PerMultiply
-from dsx.hardware.cluster import Cluster
 from dsx.notation.work import DerivedLayer
 from dsx.plans.choices import KEY_COLUMNS
 from dsx.pricing.keys import work_of

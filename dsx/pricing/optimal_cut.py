@@ -37,9 +37,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Cuts, PerPlan, PlanBools
 from dsx.cost.interval import Room, room
 from dsx.cost.pipeline import in_flight, through_stage_s
-from dsx.cost.shapes import Cuts, PerPlan, PlanBools
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
 from dsx.cost.step import Workload, sends_of

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx import arrays as xp
+from dsx.arrays import Chosen, Cuts, PerPlan, PlanBools, PlanFloats, PlanInts
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.interval import room
-from dsx.cost.shapes import Chosen, Cuts, PerPlan, PlanBools, PlanFloats, PlanInts
 from dsx.cost.step import Workload
 from dsx.pricing.fill import (
     TIES,

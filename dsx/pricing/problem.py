@@ -13,8 +13,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dsx.arrays import Rounds
 from dsx.config.assumption_set import AssumptionsSpec
-from dsx.config.cluster_file import ClusterSpec
+from dsx.config.cluster_file import Cluster, ClusterSpec, anonymous, cluster_from_spec
 from dsx.config.framework_file import ANY_LAYER, FrameworkSpec
 from dsx.config.model_file import ModelSpec, has_experts
 from dsx.config.operator_files import OperatorTimes
@@ -24,12 +25,10 @@ from dsx.cost.interval import Likeness, likeness
 from dsx.cost.layer import LayerCosts
 from dsx.cost.measured_kernels import TimesTable, times_table
 from dsx.cost.recomputation import values_with_effect
-from dsx.cost.shapes import Rounds
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload, step_costs
 from dsx.errors import SpecError, did_you_mean
-from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.notation.expressions import evaluate, names
 from dsx.notation.library import kernel_names, load_operators
 from dsx.notation.model import Model, build_model, counted, unsharded

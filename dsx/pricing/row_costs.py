@@ -8,11 +8,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dsx.arrays import PlanInts
+from dsx.config.cluster_file import Cluster
 from dsx.cost.context import Assumptions, StepChoices, StepCosts, of_plans
 from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
-from dsx.cost.shapes import PlanInts
 from dsx.cost.step import Workload
-from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import FULL_CODE, KEY_COLUMNS, NONE_CODE, STEP_COLUMNS, VALUES
 from dsx.plans.enumerate import Arrays
 from dsx.plans.experts import REPLICA_AXES

@@ -18,15 +18,15 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dsx.arrays import PerPlan, PlanFloats, PlanInts
 from dsx.config.assumption_set import AssumptionsSpec
+from dsx.config.cluster_file import Cluster, anonymous, cluster_from_spec
 from dsx.cost.context import Assumptions, StepChoices, StepCosts, assumptions_from_spec
 from dsx.cost.layer import layer_costs
 from dsx.cost.layer_work import OF_WORK, LayerWork, layer_work
 from dsx.cost.recomputation import modes_of
-from dsx.cost.shapes import PerPlan, PlanFloats, PlanInts
 from dsx.cost.step import Workload
 from dsx.errors import NotationError
-from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.notation.expressions import evaluate, names
 from dsx.notation.library import strategy_names
 from dsx.notation.model import Model, build_model, counted, unsharded

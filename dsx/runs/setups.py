@@ -41,8 +41,19 @@ from dsx.runs.complete import (
     recompute_words,
     unread_words,
 )
-from dsx.runs.machines import cluster_of, described, known_clusters, known_stacks, software_of, with_node_network
-from dsx.runs.row_model import Sizes, chain_of, known_models, model_of, token_flops
+from dsx.runs.row_job import (
+    Sizes,
+    chain_of,
+    cluster_of,
+    described,
+    known_clusters,
+    known_models,
+    known_stacks,
+    model_of,
+    software_of,
+    token_flops,
+    with_node_network,
+)
 from dsx.runs.table import CROSS_ENTROPY, FUSABLE, IN_PLANS, MeasuredRun, UnmodelledError, UnmodelledReason, Values
 from dsx.schedules.schedules import SCHEDULES
 from dsx.text import Data

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsx.arrays import Chosen, KeyFloats, PlanBools, PlanFloats, PlanInts
 from dsx.cost.context import PipelineChoices
 from dsx.cost.cut_bounds import (
     ROUNDING,
@@ -34,7 +35,6 @@ from dsx.cost.cut_bounds import (
     stages_hold_all,
 )
 from dsx.cost.interval import Room, room
-from dsx.cost.shapes import Chosen, KeyFloats, PlanBools, PlanFloats, PlanInts
 from dsx.plans.blocks import Places
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS, NONE_CODE
 from dsx.plans.enumerate import Arrays, Kept, Keys, take

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsx.arrays import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.cost.context import PipelineChoices
 from dsx.cost.cut_bounds import ROUNDING
-from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.plans.blocks import Blocks, ChoiceSegments, Places
 from dsx.plans.enumerate import Arrays, Kept, take
 from dsx.pricing.compiled import map_over_devices

@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsx.arrays import Chosen, KeyFloats
 from dsx.config.model_file import has_experts
 from dsx.config.sweep_fields import Limit
 from dsx.cost.cut_bounds import ROUNDING
-from dsx.cost.shapes import Chosen, KeyFloats
 from dsx.plans.choices import NONE_CODE, Choice
 from dsx.plans.codes import with_values
 from dsx.plans.enumerate import Keys, take
 from dsx.plans.frameworks import Limitation, Selection
 from dsx.plans.rules import EVEN, OPTIMAL, optimal_cut_covers
-from dsx.plans.variants import Variants, varied_last
 from dsx.pricing.cuts import CandidateCounts
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.problem import MAX_LAYERS, Problem
@@ -47,7 +46,7 @@ from dsx.search.spaces import (
     undominated,
     used_keys,
 )
-from dsx.search.variant_search import best_variants
+from dsx.search.variants import Variants, best_variants, varied_last
 from dsx.text import Data
 
 _SOME_KEYS = 1 << 12  # among which mostly one has candidates
@@ -301,7 +300,7 @@ TellFirst = Callable[[Data, float], None]
 def fastest(spaces: SearchSpaces, top: int, watch: Watch | None = unwatched) -> FastestPlans:
     """Return the `top` fastest feasible plans of a search.
 
-    Some choices are searched last (`dsx.plans.variants`). If fewer plans fit with their defaults, those that take
+    Some choices are searched last (`dsx.search.variants`). If fewer plans fit with their defaults, those that take
     longer than all of these are left out.
     """
     plans, counts = fastest_below(spaces, top, np.inf, watch)

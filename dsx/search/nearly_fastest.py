@@ -2,7 +2,7 @@
 
 No cut of a plan beats its bounds of time and memory, nor the cost of its other features. Plans that may be fast enough
 are looked at by this cost first if the least is wanted, then by their bound of memory, until none that is left can be
-better than the best so far. Variants (`dsx.plans.variants`) come last: those of few plans may be better. Those with
+better than the best so far. Variants (`dsx.search.variants`) come last: those of few plans may be better. Those with
 offload come first where memory alone counts. Each plan has its fastest cut that fits, as everywhere in a search for the
 fastest, and its even cut, which may cost less to set up.
 """
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsx.arrays import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.cost.cut_bounds import ROUNDING
-from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.plans.choices import PLACEMENT_COLUMNS, Choice
 from dsx.plans.enumerate import Arrays, take
 from dsx.plans.features import features_of, must_be_uneven, of_choices, of_keys, total_cost, uneven_of
@@ -32,7 +32,7 @@ from dsx.search.bounds import (
     step_bounds,
 )
 from dsx.search.spaces import PricedSpace
-from dsx.search.variant_search import BoundedRows, KeptBounds, VariantGroup, fewest_first, variant_groups
+from dsx.search.variants import BoundedRows, KeptBounds, VariantGroup, fewest_first, variant_groups
 from dsx.text import Data
 
 _FIRST, _MOST = 1 << 11, 1 << 13  # rows that are bounded together, at first and later

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dsx.cost.shapes import PlanBools, PlanInts
+from dsx.arrays import PlanBools, PlanInts
 from dsx.errors import InputError
 from dsx.plans.choices import MODEL_AXES
 from dsx.plans.enumerate import Arrays, Kept, changes

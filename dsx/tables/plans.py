@@ -10,10 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from dsx.config.assumption_set import AssumptionsSpec, TrainedOnSpec, measured_runs
-from dsx.config.cluster_file import DeviceSpec, peak_flops
+from dsx.config.cluster_file import Cluster, DeviceSpec, peak_flops
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import Likeness, StepInterval, probability_of_fitting, unlike
-from dsx.hardware.cluster import Cluster
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.plans.features import features_of
 from dsx.plans.placement import PartlyFilled, axes_in, partly_filled, straddling

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dsx.config.cluster_file import Cluster
 from dsx.cost.context import Assumptions
-from dsx.hardware.cluster import Cluster
 from dsx.plans.ranks import zero_groups
 from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, varint
 from dsx.traces.columns import blank_trace, lists_of, texts_of

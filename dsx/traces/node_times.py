@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsx import arrays as xp
+from dsx.config.cluster_file import Cluster, Device, Network
 from dsx.cost.collectives import FastestAlgorithm, collective, neighbours
 from dsx.cost.context import BF16, Assumptions
 from dsx.cost.groups import group, routing_of
@@ -33,7 +34,6 @@ from dsx.cost.layer_work import Multiplies
 from dsx.cost.offload import host_memory_rate, transfer_s
 from dsx.cost.roofline import cast_bytes, compute_time, exposed_memory_time, memory_time, slowdowns
 from dsx.errors import TraceError
-from dsx.hardware.cluster import Cluster, Device, Network
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.plans.placement import nearest_share, units
 from dsx.records import Array, ArrayLike

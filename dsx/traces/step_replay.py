@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dsx.config.cluster_file import Cluster
 from dsx.cost.context import Assumptions
 from dsx.errors import InputError, TraceError, wrong
-from dsx.hardware.cluster import Cluster
 from dsx.traces.codec import COMM_COLL, COMM_RECV
 from dsx.traces.columns import RankTrace, node_text
 from dsx.traces.node_times import NodePricer, placement, senders_of

@@ -59,8 +59,7 @@ from dsx.verbs.alternatives import (
     what_would_fit,
     why_nothing_fits,
 )
-from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.arguments import count, seconds_from, strategy_names, total, watcher
+from dsx.verbs.arguments import PricedPlans, count, paragraphs, seconds_from, strategy_names, total, watcher
 from dsx.verbs.job import Job, checked, replicas_left_out, say_unusual, unfilled_domain, with_margin
 from dsx.verbs.plan import PlanLike, given_plan
 from dsx.verbs.searched import (

@@ -22,8 +22,7 @@ from dsx.runs.table import read_runs
 from dsx.tables.format import table
 from dsx.text import Data, printable
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs
-from dsx.verbs.arguments import check_output_file, watcher
+from dsx.verbs.arguments import Answer, check_output_file, paragraphs, watcher
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
 from dsx.verbs.validate import invalid_rows
 

@@ -31,7 +31,7 @@ from dsx.verbs.command import (
 )
 
 if TYPE_CHECKING:
-    from dsx.verbs.answer import Answer
+    from dsx.verbs.arguments import Answer
 
 __all__ = ["app", "job_commands"]
 

@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import Network, cluster_from_spec, load_cluster
 from dsx.config.load import Given, split, value_text
 from dsx.cost.collectives import collective_times, group_sizes
 from dsx.cost.context import assumptions_from_spec
 from dsx.errors import InputError
-from dsx.hardware.cluster import Network, cluster_from_spec
 from dsx.notation.sharded_layer import ALL_REDUCE, ALL_TO_ALL
 from dsx.tables.format import table
 from dsx.text import Data, printable
 from dsx.units import format_quantity
-from dsx.verbs.answer import Answer, paragraphs
-from dsx.verbs.arguments import Fields, assignments
+from dsx.verbs.arguments import Answer, Fields, assignments, paragraphs
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS
 
 _VOLUMES = tuple(10.0**power for power in range(3, 10))  # bytes
@@ -36,7 +34,7 @@ class ClusterTimes(Answer):
     def plot(self, path: str | Path) -> None:
         """Draw the times into a file; its suffix is the image format."""
         from dsx.pictures.curves import collectives
-        from dsx.pictures.image_file import save
+        from dsx.pictures.figure import save
 
         title = f"collectives on {self.name}, under {self.assumptions}"
         save(collectives(title, dict(self.times), self.groups, _VOLUMES), path)

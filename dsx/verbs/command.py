@@ -26,7 +26,7 @@ from dsx.text import Data
 from dsx.units import parse_count, parse_share
 
 if TYPE_CHECKING:
-    from dsx.verbs.answer import Answer
+    from dsx.verbs.arguments import Answer
 
 T = TypeVar("T")
 

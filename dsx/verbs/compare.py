@@ -16,7 +16,7 @@ from dsx.tables.format import hardware_text, hardware_title, table, whole_plan_t
 from dsx.tables.job import differing, hardware_of, kept_text, rows_text, stated_text, steps_text, title_of
 from dsx.text import Data, DataFrame
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs
+from dsx.verbs.arguments import Answer, paragraphs
 
 _DIFFERENCES_SHOWN = 12
 # Fields that determine the candidates; of a cluster only the size of its fast domains does.

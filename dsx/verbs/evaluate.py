@@ -32,7 +32,7 @@ from dsx.tables.terms import (
     stages_text,
 )
 from dsx.text import Data, DataFrame, printable
-from dsx.verbs.answer import Answer, paragraphs, with_units
+from dsx.verbs.arguments import Answer, paragraphs, with_units
 from dsx.verbs.job import Job
 from dsx.verbs.plan import PlanLike, plan_request
 from dsx.verbs.searched import limits_broken_by, plan_not_run_text, run_by_none

@@ -26,8 +26,7 @@ from dsx.notation.model import build_model, parameters
 from dsx.progress import remark
 from dsx.tables.format import share
 from dsx.text import Data, printable
-from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import optional_path
+from dsx.verbs.arguments import Answer, optional_path
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS
 
 _LONGEST = "max_position_embeddings"  # the key of the longest sequence that a model can read

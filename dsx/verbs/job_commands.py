@@ -28,7 +28,7 @@ from dsx.verbs.command import (
 )
 
 if TYPE_CHECKING:
-    from dsx.verbs.answer import Answer
+    from dsx.verbs.arguments import Answer
 
 
 @command(

@@ -24,11 +24,10 @@ from dsx.progress import remark, warn
 from dsx.tables.format import whole_plan_text
 from dsx.tables.job import job_text, step_text
 from dsx.text import Data, printable
-from dsx.verbs.answer import Answer, paragraphs
+from dsx.verbs.arguments import Answer, paragraphs
 from dsx.verbs.evaluate import evaluate
 from dsx.verbs.job import Job, checked
-from dsx.verbs.plan import PlanLike, Row
-from dsx.verbs.result_row import Hardware, row_of
+from dsx.verbs.plan import Hardware, PlanLike, Row, row_of
 
 DEFAULT_FRAMEWORK = LAUNCHED[0]
 _READABLE = 0o444

@@ -19,8 +19,7 @@ from dsx.notation.work import derive
 from dsx.tables.format import table
 from dsx.text import Data, DataView
 from dsx.units import LARGEST_COUNT
-from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import assignments, strategy_name
+from dsx.verbs.arguments import Answer, assignments, strategy_name
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS
 
 _DIRECTIONS = ("forward", "backward")

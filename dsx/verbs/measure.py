@@ -33,20 +33,22 @@ from dsx.tables.format import table
 from dsx.tables.terms import shapes_data
 from dsx.text import Data, DataFrame, DataView
 from dsx.units import counted, exact_quantity, format_quantity
-from dsx.verbs.answer import Answer, paragraphs, with_units
 from dsx.verbs.arguments import (
+    Answer,
     Fields,
     assignments,
     check_output_file,
     count,
     option_of,
+    paragraphs,
     seconds_from,
     watcher,
+    with_units,
     write_output_file,
 )
 from dsx.verbs.best import best
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job, file_of, split_overrides
-from dsx.verbs.result_row import inputs_of
+from dsx.verbs.plan import inputs_of
 
 # Of a spread: the tensor-parallel degrees that a fast domain has room for, and sequences of a microbatch.
 _SPREAD = {"tp": (1, 2, 4, 8), "microbatch_size": (1, 2, 4)}

@@ -14,7 +14,7 @@ from dsx.results.sets import as_plans, load_chosen, read_manifest
 from dsx.tables.format import hardware_text, quantity, table, whole_plan_text, wrapped
 from dsx.text import Data
 from dsx.units import format_quantity
-from dsx.verbs.answer import PricedPlans, paragraphs
+from dsx.verbs.arguments import PricedPlans, paragraphs
 from dsx.verbs.plot import draw_picture, warn_of_rows_left_out
 from dsx.verbs.searched import run_by_none
 

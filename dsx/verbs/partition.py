@@ -30,8 +30,7 @@ from dsx.tables.terms import bottleneck, stages_data, stages_text
 from dsx.text import Data, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.alternatives import why_nothing_fits
-from dsx.verbs.answer import Answer, paragraphs
-from dsx.verbs.arguments import strategy_names, watcher
+from dsx.verbs.arguments import Answer, paragraphs, strategy_names, watcher
 from dsx.verbs.best import searched_text
 from dsx.verbs.job import Job, checked, with_margin
 from dsx.verbs.plan import PlanLike, given_plan
@@ -85,7 +84,7 @@ class Partition(Answer):
 
         Raises InputError for a format that cannot be written, StoreError if the file cannot be.
         """
-        from dsx.pictures.image_file import save
+        from dsx.pictures.figure import save
         from dsx.pictures.stage_bars import placement_of, stages
 
         job, step = self.job, format_quantity(self.step_time_s, "s")

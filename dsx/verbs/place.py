@@ -44,8 +44,7 @@ from dsx.progress import Watch, progress, remark
 from dsx.tables.format import table
 from dsx.text import Data, DataFrame, DataView, printable
 from dsx.units import counted, format_quantity, parse_count, parse_number, parse_share
-from dsx.verbs.answer import Answer, paragraphs, with_units
-from dsx.verbs.arguments import amount, count, option_of, parsed, seconds_from, watcher
+from dsx.verbs.arguments import Answer, amount, count, option_of, paragraphs, parsed, seconds_from, watcher, with_units
 
 _MOST_DEVICES = 1024
 _LEAST_SPEED = 1e-6
@@ -141,7 +140,7 @@ class OperatorPlacement(Answer):
 
         Raises InputError for a format that cannot be written, StoreError if the file cannot be.
         """
-        from dsx.pictures.image_file import save
+        from dsx.pictures.figure import save
         from dsx.pictures.timeline import timeline
 
         save(timeline(self.frame, self.transfers, self.makespan_s, self.bound_s), path)

@@ -118,7 +118,7 @@ def check_picture(plot: DataView, path: Path) -> None:
 
     This needs no result set, so a sweep can check its picture before it begins.
     """
-    from dsx.pictures.image_file import image_format
+    from dsx.pictures.figure import image_format
 
     image_format(path)
     name = str(plot["kind"])
@@ -138,7 +138,7 @@ def check_picture(plot: DataView, path: Path) -> None:
 def _picture(folder: Path, kind: str, options: DataView) -> "Axes":
     """Return the drawn picture; reads only the columns that it shows."""
     from dsx import pictures
-    from dsx.pictures.chosen_rows import PER_GPU, fastest, settings
+    from dsx.pictures.shown_rows import PER_GPU, fastest, settings
 
     along = options.get("x", ["step_time_s" if kind == "front" else "num_gpus"])
     x, by, where = along[0], options.get("by"), options.get("where", {})
@@ -168,7 +168,7 @@ def _picture(folder: Path, kind: str, options: DataView) -> "Axes":
 def _front(folder: Path, x: str, y: str, options: DataView, common: Sequence[str]) -> "Axes":
     """Return the front of one job; all columns are read of the rows alone that it shows."""
     from dsx import pictures
-    from dsx.pictures.chosen_rows import drawn_rows, job_of_best
+    from dsx.pictures.shown_rows import drawn_rows, job_of_best
 
     by, where, baseline = options.get("by"), options.get("where", {}), parsed("baseline", options.get("baseline"))
     light = [*common, column_of(x), column_of(y), by or "strategy"]

@@ -17,10 +17,9 @@ from dsx.tables.job import keeps_front, kept_text, title_of
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.text import Data, DataFrame
 from dsx.units import counted
-from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.arguments import output_file, write_output_file
+from dsx.verbs.arguments import PricedPlans, output_file, paragraphs, write_output_file
 from dsx.verbs.job import device_remarks
-from dsx.verbs.result_row import Hardware, ResultRow, row_of, taken_lines
+from dsx.verbs.plan import Hardware, ResultRow, row_of, taken_lines
 from dsx.verbs.searched import run_by_none
 
 _SUFFIXES = (".html", ".htm")

@@ -18,8 +18,7 @@ from dsx.tables.job import parameters_text
 from dsx.tables.plans import choices_text, interval_text, with_choices
 from dsx.text import Data, printable
 from dsx.units import counted
-from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.arguments import counts, watcher
+from dsx.verbs.arguments import PricedPlans, counts, paragraphs, watcher
 from dsx.verbs.best import BestPlans, Restricted, plans_of_roles
 from dsx.verbs.job import Job, checked, with_margin
 from dsx.verbs.plan import PlanLike

@@ -19,10 +19,9 @@ from dsx.tables.plans import plans_frame, plans_text
 from dsx.tables.terms import costs_text
 from dsx.text import Data, DataFrame
 from dsx.units import counted
-from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.arguments import count
+from dsx.verbs.arguments import PricedPlans, count, paragraphs
 from dsx.verbs.job import Inputs
-from dsx.verbs.result_row import inputs_of, rows_of_candidate, taken_lines
+from dsx.verbs.plan import inputs_of, rows_of_candidate, taken_lines
 from dsx.verbs.searched import run_by_none
 
 _TOP = 10

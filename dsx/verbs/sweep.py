@@ -43,8 +43,16 @@ from dsx.tables.terms import known_text
 from dsx.text import Data, DataFrame, wrapped
 from dsx.units import counted, format_quantity
 from dsx.verbs.alternatives import why_infeasible
-from dsx.verbs.answer import Answer, PricedPlans, paragraphs
-from dsx.verbs.arguments import Fields, assignments, margin_setting, optional_path, watcher
+from dsx.verbs.arguments import (
+    Answer,
+    Fields,
+    PricedPlans,
+    assignments,
+    margin_setting,
+    optional_path,
+    paragraphs,
+    watcher,
+)
 from dsx.verbs.job import cluster_remarks, load_inputs, of_its_framework
 from dsx.verbs.plan import check_words
 from dsx.verbs.plot import check_picture, draw_picture

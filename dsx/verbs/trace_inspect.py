@@ -16,8 +16,7 @@ from dsx.traces.columns import RankTrace
 from dsx.traces.inspect import summary
 from dsx.traces.trace_folder import open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs, with_units
-from dsx.verbs.arguments import output_file, watcher
+from dsx.verbs.arguments import Answer, output_file, paragraphs, watcher, with_units
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,11 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.config.load import Given
 from dsx.cost.context import assumptions_from_spec
 from dsx.errors import SpecError, TraceError, file_path
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.frameworks import read_framework
 from dsx.plans.plan import Plan
@@ -28,8 +27,7 @@ from dsx.traces.replay import Emit
 from dsx.traces.step_replay import Slow, StepTraces, replay_step, slow_ranks
 from dsx.traces.trace_folder import WORLD, TraceFolder, open_folder, traces
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer, paragraphs, with_units
-from dsx.verbs.arguments import Fields, assignments, output_file, watcher
+from dsx.verbs.arguments import Answer, Fields, assignments, output_file, paragraphs, watcher, with_units
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, of_its_framework, split_overrides
 from dsx.verbs.trace_inspect import elements_text
 

@@ -10,12 +10,11 @@ from operator import index
 from pathlib import Path
 from typing import Literal
 
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.config.load import Given
 from dsx.config.model_file import ELEMENT_BYTES
 from dsx.cost.context import assumptions_from_spec
 from dsx.errors import InputError, PlanError, did_you_mean, file_path
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.syntax import AXES
 from dsx.notation.work import derive, layers_hash
 from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
@@ -36,13 +35,11 @@ from dsx.traces.step_replay import Slow, slow_ranks
 from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.write import ALL, STAGES, TraceFiles, TraceWriter, chosen_ranks
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import watcher
+from dsx.verbs.arguments import Answer, watcher
 from dsx.verbs.evaluate import broken_rules
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job
 from dsx.verbs.layer import stated_layer
-from dsx.verbs.plan import PlanLike, Row, plan_request
-from dsx.verbs.result_row import Hardware, row_of
+from dsx.verbs.plan import Hardware, PlanLike, Row, plan_request, row_of
 
 # A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.
 ONE_DOMAIN: DataView = {

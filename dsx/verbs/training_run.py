@@ -35,8 +35,7 @@ from dsx.tables.job import step_text
 from dsx.tables.plans import plans_frame, stated_lines, with_choices
 from dsx.text import Data, DataFrame, printable
 from dsx.units import LARGEST_COUNT, counted, format_total, listed, parse_quantity, scale_of_total
-from dsx.verbs.answer import PricedPlans, paragraphs
-from dsx.verbs.arguments import counts, total, watcher
+from dsx.verbs.arguments import PricedPlans, counts, paragraphs, total, watcher
 from dsx.verbs.best import BestPlans, Restricted
 from dsx.verbs.job import Job, checked, with_margin
 from dsx.verbs.plan import PlanLike

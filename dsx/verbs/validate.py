@@ -22,8 +22,7 @@ from dsx.runs.table import MeasuredRun, UnmodelledReason, read_runs
 from dsx.tables.format import table
 from dsx.text import Data, DataFrame, DataView, printable
 from dsx.units import counted
-from dsx.verbs.answer import Answer
-from dsx.verbs.arguments import check_output_file, optional_path, write_output_file
+from dsx.verbs.arguments import Answer, check_output_file, optional_path, write_output_file
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, warn_of_unknown
 
 SHOWN_ROWS = 3  # invalid rows that an error or a remark lists

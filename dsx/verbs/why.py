@@ -20,11 +20,10 @@ from dsx.tables.plans import margin_text, placement_text, plans_frame
 from dsx.tables.terms import comparison_text, costs_text, effects_text, stages_text
 from dsx.text import Data, DataFrame, DataView, printable
 from dsx.units import counted, format_quantity
-from dsx.verbs.answer import paragraphs
+from dsx.verbs.arguments import paragraphs
 from dsx.verbs.evaluate import Evaluation, as_row
 from dsx.verbs.job import Job
-from dsx.verbs.plan import PlanLike, Row, plan_request
-from dsx.verbs.result_row import Hardware, row_of
+from dsx.verbs.plan import Hardware, PlanLike, Row, plan_request, row_of
 from dsx.verbs.searched import limits_broken, no_optimizer_text, not_run_text, plan_not_run_text
 
 _FEW = 0.1  # relative differences below it are said in percent

@@ -9,7 +9,7 @@ from results.sets import SPEC
 from dsx import pictures
 from dsx.config.what_if import varied_field
 from dsx.errors import InputError, UnknownNameError
-from dsx.pictures import image_file as files
+from dsx.pictures import figure as files
 from dsx.plans.choices import BY_NAME
 from dsx.results import manifest as manifests
 from dsx.results import sets as store

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from dsx.config.cluster_file import Cluster, Device, DeviceOperation, Network, Node, Tier
 from dsx.cost.context import Assumptions, StepChoices, StepPlans
 from dsx.cost.layer import LayerCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
-from dsx.hardware.cluster import Cluster, Device, DeviceOperation, Network, Node, Tier
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.plans.codes import SearchedCodes
 from dsx.records import leaves

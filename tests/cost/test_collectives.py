@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from cost.records import KINDS, machine, make_assumptions
 
+from dsx.config.cluster_file import Network
 from dsx.cost.collectives import collective, send
 from dsx.cost.groups import group
-from dsx.hardware.cluster import Network
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 
 GB = 1e9

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
+from dsx.config.cluster_file import Network, Tier
 from dsx.cost.groups import crosses, group, may_contend
 from dsx.cost.step import step_costs
-from dsx.hardware.cluster import Network, Tier
 
 NVS, LEAF, SPINE = Tier(8e11, 1e-6, "nvs", 8), Tier(1e11, 1e-5, "leaf", 32), Tier(2.5e10, 1e-5, "spine", 0)
 TREE, FULL = (Network(tiers=(NVS, LEAF, replace(SPINE, bandwidth=bandwidth))) for bandwidth in (2.5e10, 1e11))

@@ -11,8 +11,8 @@ import pytest
 from cost.records import WORKLOAD, choices, layer_costs, step_plans
 from cost.test_step import GATHER, close, cost
 
+from dsx.config.cluster_file import Network, Tier
 from dsx.cost.shards import dp_groups, weight_shards
-from dsx.hardware.cluster import Network, Tier
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.placement import (
     divisors,

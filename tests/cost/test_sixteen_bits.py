@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.config.model_file import load_model
 from dsx.cost.context import assumptions_from_spec
 from dsx.cost.layer import layer_costs
 from dsx.cost.layer_work import layer_work, multiply_shapes
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.model import build_model
 
 CLUSTER = cluster_from_spec(load_cluster("h100-nvs8"))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from cost.records import KINDS, make_assumptions
 
+from dsx.config.cluster_file import Network, Tier
 from dsx.cost.collectives import collective, send
 from dsx.cost.groups import group
-from dsx.hardware.cluster import Network, Tier
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 GB = 1e9

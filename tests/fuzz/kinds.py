@@ -18,7 +18,7 @@ from runs.tables import ROW
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.config.hf_config import (
     ignored_keys,
     load_config,
@@ -34,7 +34,6 @@ from dsx.config.search_path import packaged_data
 from dsx.config.sweep_fields import Columns
 from dsx.config.sweep_file import load_sweep
 from dsx.cost.context import StepCosts, assumptions_from_spec
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.layer_table.instance import read_instance, read_network
 from dsx.notation.library import load_definition, load_layer, load_operators
 from dsx.notation.model import build_model

@@ -11,8 +11,8 @@ from validation.cases import priced as priced_rows_of
 from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import anonymous, cluster_from_spec
 from dsx.config.model_file import ModelSpec
-from dsx.hardware.cluster import anonymous, cluster_from_spec
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import Network, cluster_from_spec, load_cluster
 from dsx.cost.collectives import collective, send
 from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
-from dsx.hardware.cluster import Network, cluster_from_spec
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)

@@ -20,14 +20,13 @@ from written_traces import KINDS, job_of, written
 
 import dsx
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.config.model_file import load_model
 from dsx.cost.collectives import collective
 from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
 from dsx.cost.layer import is_data_axis, kernel_times, weight_groups
 from dsx.cost.layer_work import layer_work
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.library import load_layer, load_operators, strategy_names
 from dsx.notation.syntax import AXES
 from dsx.notation.work import derive

@@ -12,14 +12,13 @@ from model_document.commands import printed
 from model_document.pages import PAGES, ROOT, TEXT, blocks, cells, rows, sections
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import Device, Tier, load_cluster
 from dsx.config.model_file import load_model
 from dsx.config.sweep_file import SweepSpec
 from dsx.config.what_if import _numbers as what_if_fields
 from dsx.config.what_if import varied_field
 from dsx.cost.context import Assumptions, StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.hardware.cluster import Device, Tier
 from dsx.pricing.problem import make_problem
 from dsx.records import columns
 from dsx.search.spaces import Space

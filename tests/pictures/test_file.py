@@ -12,7 +12,7 @@ from results.frames import candidates
 
 from dsx import pictures as plot
 from dsx.errors import InputError, StoreError
-from dsx.pictures.image_file import DOTS_PER_INCH
+from dsx.pictures.figure import DOTS_PER_INCH
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.PNG", "a.svg", "a.pdf"])

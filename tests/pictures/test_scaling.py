@@ -9,7 +9,7 @@ from results.frames import candidates, feasible, is_whole, laid_out, legend_text
 
 from dsx import pictures as plot
 from dsx.errors import InputError, UnknownNameError
-from dsx.pictures.axes import dashes, marks
+from dsx.pictures.figure import dashes, marks
 
 CAPACITY = {"device.hbm_capacity": (40e9, 60e9, 1e12)}
 

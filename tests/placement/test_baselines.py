@@ -6,10 +6,10 @@ from placement.enumeration import shortest_s
 from placement.graphs import drawn, graph, uniform
 from placement.referees import violations
 
-from dsx.placement import heavy as module
+from dsx.placement import exact as module
 from dsx.placement.baselines import mcmc, metis
 from dsx.placement.cp_program import SolverEffort
-from dsx.placement.heavy import heavy_bound, paths_between
+from dsx.placement.exact import heavy_bound, paths_between
 from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.timetable import GraphTimes, load_bound_s, path_bound_s

@@ -146,8 +146,8 @@ def test_links_and_transfers_are_those_of_the_cluster():
     assert several.links[0].bandwidth == pytest.approx(0.78 * 450e9) and several.links[0].latency_s > 0
     assert several.links[1].bandwidth == pytest.approx(0.8 * 50e9)
     # A large transfer takes what the cost model says.
+    from dsx.config.cluster_file import cluster_from_spec
     from dsx.cost.context import assumptions_from_spec
-    from dsx.hardware.cluster import cluster_from_spec
 
     cluster, assumptions = load_cluster("dgx-a100-superpod"), load_assumptions("default")
     network, size = cluster_from_spec(cluster).network, np.array([1e9])

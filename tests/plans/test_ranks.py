@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from cost.records import choices, layer_costs, step_plans
 
+from dsx.config.cluster_file import Network, Tier
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.errors import PlanError
-from dsx.hardware.cluster import Network, Tier
 from dsx.plans.codes import SearchedCodes
 from dsx.plans.experts import nesting_ranks, share_of_shares, zero_replicas_nest
 from dsx.plans.placement import (
@@ -130,7 +130,7 @@ def weight_groups(placed):
 
 
 def priced(placed, axes, over_ep, zero_replicas, code):
-    """The shard group and the replica group of dsx.cost.shards; None without replicas."""
+    """The shard group and the replica group of dsx.cost.groups; None without replicas."""
     plan = placed.plan
     searched = SearchedCodes(
         zero_replicas=(1, 2) if zero_replicas > 1 else (1,),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dsx.hardware.cluster import Network, Tier
+from dsx.config.cluster_file import Network, Tier
 from dsx.plans.placement import (
     ORDERS,
     Replica,

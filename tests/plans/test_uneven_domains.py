@@ -13,9 +13,9 @@ from validation.cases import cluster_spec
 from verbs.small import model_of
 
 from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import Network, Tier
 from dsx.config.model_file import ModelSpec
 from dsx.cost.context import StepCosts
-from dsx.hardware.cluster import Network, Tier
 from dsx.plans.enumerate import take
 from dsx.plans.placement import (
     even_shares,

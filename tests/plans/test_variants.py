@@ -10,10 +10,10 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.model_file import ModelSpec, has_experts
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.plans.frameworks import read_framework
-from dsx.plans.variants import VARIED, Variants, varied_last
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.fastest import spaces_of
 from dsx.search.spaces import Space
+from dsx.search.variants import VARIED, Variants, varied_last
 
 EXPERTS = {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 4}
 MODEL = model_of(

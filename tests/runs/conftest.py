@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from runs.tables import write
 
-from dsx.runs.machines import known_clusters
-from dsx.runs.row_model import known_models
+from dsx.runs.row_job import known_clusters, known_models
 from dsx.runs.setups import setups
 from dsx.runs.table import read_runs
 

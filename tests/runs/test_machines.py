@@ -3,7 +3,7 @@
 import pytest
 
 from dsx.config.cluster_file import load_cluster
-from dsx.runs.machines import cluster_of, described, known_clusters, known_stacks, software_of, with_node_network
+from dsx.runs.row_job import cluster_of, described, known_clusters, known_stacks, software_of, with_node_network
 from dsx.runs.table import NodeNetwork, UnmodelledError
 
 CLUSTERS = known_clusters()

@@ -3,7 +3,7 @@
 import pytest
 
 from dsx.config.model_file import load_model
-from dsx.runs.row_model import token_flops
+from dsx.runs.row_job import token_flops
 
 
 def layers(setup):

@@ -8,7 +8,7 @@ import pytest
 from trace_columns import comp, load, reduce_over_two, send, step, trace, unit_assumptions, unit_machine
 
 from dsx.config.assumption_set import load_assumptions
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.cost.collectives import collective, collective_times
 from dsx.cost.collectives import send as mean_send
 from dsx.cost.context import assumptions_from_spec
@@ -16,7 +16,6 @@ from dsx.cost.groups import group, routing_of
 from dsx.cost.layer import busy_times, layer_costs, traffic
 from dsx.cost.layer_work import layer_work
 from dsx.errors import TraceError
-from dsx.hardware.cluster import cluster_from_spec
 from dsx.notation.library import load_layer, load_operators
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.notation.work import BACKWARD, FORWARD, derive

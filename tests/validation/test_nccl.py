@@ -14,10 +14,10 @@ from oracles.formulas import system_from_inputs
 from validation.cases import INPUTS, cluster_spec
 
 from dsx.config.assumption_set import load_assumptions
+from dsx.config.cluster_file import Network, Tier, cluster_from_spec
 from dsx.cost.collectives import collective
 from dsx.cost.context import assumptions_from_spec
 from dsx.cost.groups import group
-from dsx.hardware.cluster import Network, Tier, cluster_from_spec
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
 
 ROOT = Path(__file__).resolve().parents[2]

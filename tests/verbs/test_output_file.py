@@ -9,7 +9,7 @@ import pytest
 
 from dsx.config.hf_config import write
 from dsx.errors import StoreError
-from dsx.pictures.image_file import save
+from dsx.pictures.figure import save
 from dsx.verbs.arguments import write_output_file
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import sources_like
 from dsx.pictures.breakdown import STACKS
-from dsx.pictures.chosen_rows import fastest
 from dsx.pictures.html.markup import Markup, described, element, folded, markup, table
 from dsx.pictures.html.ranked_rows import RankedRows, ranked
+from dsx.pictures.shown_rows import fastest
 from dsx.plans.choices import BY_NAME, CODES
 from dsx.plans.features import READ, of_choices, of_keys, total_cost, uneven_of
 from dsx.plans.layer_layout import LAYOUT

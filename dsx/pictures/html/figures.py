@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dsx.pictures.axes import Style
 from dsx.pictures.breakdown import StackPicture, stack_picture
-from dsx.pictures.chosen_rows import GPUS, PER_GPU, Numbers, fastest, ideal, interval
+from dsx.pictures.figure import Style
 from dsx.pictures.front import NamedPlan, front_picture
 from dsx.pictures.heatmap import heat_picture
 from dsx.pictures.html.answer import Named
 from dsx.pictures.html.ranked_rows import RankedRows, distinct, ranked, rate
-from dsx.pictures.labels import AxisUnit, words
 from dsx.pictures.scaling import ScalingLine, ScalingPicture
+from dsx.pictures.shown_rows import GPUS, PER_GPU, AxisUnit, Numbers, fastest, ideal, interval, words
 from dsx.plans.rules import DEGREES
 from dsx.results.frames import Frame, pareto
 from dsx.results.ranked_by import Priced

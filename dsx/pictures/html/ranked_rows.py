@@ -18,7 +18,7 @@ import numpy as np
 from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.pictures.breakdown import STACKS
-from dsx.pictures.chosen_rows import Numbers, Value, of_job, settings
+from dsx.pictures.shown_rows import Numbers, Value, of_job, settings
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.results.frames import Frame
 from dsx.results.manifest import Manifest

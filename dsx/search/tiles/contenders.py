@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dsx.cost.shapes import Chosen
+from dsx.arrays import Chosen
 from dsx.plans.blocks import Blocks, ChoiceSegments
 from dsx.plans.enumerate import changes
 from dsx.records import Bool, Float, Int, Over, Shaped

@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.config.cluster_file import Cluster
 from dsx.cost.context import Assumptions, PipelineChoices, StepChoices, StepCosts
 from dsx.cost.cut_bounds import KeySeconds
 from dsx.cost.interval import room
 from dsx.cost.layer import BY_MODE, COMM_COLUMN, PASSES, TUPLES, LayerCosts, PassCosts
 from dsx.cost.offload import uses_host
 from dsx.cost.step import Workload, step_costs
-from dsx.hardware.cluster import Cluster
 from dsx.plans.blocks import ChoiceSegments
 from dsx.plans.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
 from dsx.pricing.keys import power_of_two

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.cost.shapes import PlanInts
+from dsx.arrays import PlanInts
 from dsx.plans.blocks import Blocks, ChoiceSegments
 from dsx.plans.choices import KEY_COLUMNS, PLACEMENT_COLUMNS
 from dsx.plans.enumerate import Keys

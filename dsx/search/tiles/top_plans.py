@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.arrays import PlanInts
 from dsx.cost.context import StepChoices, StepCosts
-from dsx.cost.shapes import PlanInts
 from dsx.cost.step import Workload
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.plans.enumerate import Arrays, Kept, changes

@@ -5,10 +5,9 @@ import dataclasses
 import jax
 import pytest
 
-from dsx.config.cluster_file import load_cluster
+from dsx.config.cluster_file import anonymous, cluster_from_spec, load_cluster, network_from_spec
 from dsx.config.topology import NetworkSpec, changed_network
 from dsx.errors import SpecError
-from dsx.hardware.cluster import anonymous, cluster_from_spec, network_from_spec
 
 
 @pytest.fixture
