@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsx import pictures as plot  # noqa: F401
     from dsx.pictures.figure import image_format as image_format
     from dsx.plans.plan import Plan as Plan
-    from dsx.results.compare import compare as compare
+    from dsx.verbs.compare import compare as compare
     from dsx.results.frames import pareto as pareto
     from dsx.results.sets import load as load
     from dsx.verbs import trace as trace
@@ -59,14 +59,13 @@ if TYPE_CHECKING:
 _NAMES = {
     "pictures.figure": "image_format",
     "plans.plan": "Plan",
-    "results.compare": "compare",
     "results.frames": "pareto",
     "results.sets": "load",
     "verbs.arguments": "keep_compiled",
     "verbs.best": "BestPlans best",
     "verbs.calibrate": "Calibrated calibrate",
     "verbs.clusters": "ClusterTimes cluster_times",
-    "verbs.compare": "Comparison compare_sets",
+    "verbs.compare": "Comparison compare compare_sets",
     "verbs.evaluate": "Evaluation evaluate",
     "verbs.import_hf": "Imported import_hf",
     "verbs.job": "Job",

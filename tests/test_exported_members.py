@@ -18,9 +18,9 @@ def test_all_is_sorted_complete_and_resolves():
     assert names | {"__version__"} == set(dsx.__all__)
     # Every member resolves.
     from dsx import pictures as plot
-    from dsx.results import compare as set_comparison
     from dsx.results import frames as pareto_rows
     from dsx.results import sets as store
+    from dsx.verbs import compare as set_comparison
 
     assert dsx.compare is set_comparison.compare
     assert dsx.load is store.load

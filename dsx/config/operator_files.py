@@ -23,8 +23,7 @@ from typing import TypeGuard
 
 from pydantic import TypeAdapter
 
-from dsx.config.csv_table import CsvFormat, CsvRow, read_csv, whole_number
-from dsx.config.documents import Document, KeyPath, Plain, load_json
+from dsx.config.documents import CsvFormat, CsvRow, Document, KeyPath, Plain, load_json, read_csv, whole_number
 from dsx.config.search_path import find_path
 from dsx.errors import OperatorTimesError, SpecError, UnitError, did_you_mean
 from dsx.units import format_quantity, parse_quantity

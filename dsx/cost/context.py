@@ -32,7 +32,7 @@ from dsx.config.cluster_file import Cluster
 from dsx.config.stack import worse
 from dsx.cost.stages import Stack
 from dsx.plans.choices import SEARCHED_COLUMNS, STEP_COLUMNS
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.plans.violations import FieldCondition, Test, conditions_of
 from dsx.records import Array, ArrayLike, Bool, column, leaves, make_record, record, static
 from dsx.schedules.schedules import SCHEDULES, Schedule

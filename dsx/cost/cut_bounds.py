@@ -37,7 +37,7 @@ from dsx.cost.sends import MeanSends
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, Stage, even_first, over_layers
 from dsx.cost.step import even_cuts, pipeline_of, sends_of
-from dsx.plans.codes import SearchedCodes, with_values
+from dsx.plans.enumerate import SearchedCodes, with_values
 from dsx.plans.rules import optimal_cut_covers
 from dsx.schedules.schedules import SCHEDULES
 

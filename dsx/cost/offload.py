@@ -28,7 +28,7 @@ from dsx.config.cluster_file import Cluster, Node
 from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
 from dsx.cost.stages import Layers, over_layers
 from dsx.plans.choices import CODES
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.records import Array, Bool
 
 _OfPlans = Bool[Array, "*#plans"]

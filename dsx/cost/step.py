@@ -29,7 +29,7 @@ from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
 from dsx.plans.choices import STEP_COLUMNS
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.records import Array, Float, columns, record, tree_map
 from dsx.schedules.order import IN_ROUNDS, StageChunks
 

@@ -11,17 +11,18 @@ import json
 from dataclasses import replace
 
 from dsx.config.model_file import ModelSpec
-from dsx.launching.architecture import Architecture, architecture_of
 from dsx.launching.hosts import other_placement, script
 from dsx.launching.megatron_settings import ungraphed
 from dsx.launching.request import (
     SCRIPT,
+    Architecture,
     LaunchRun,
     LaunchSettings,
     Refused,
     Request,
     WrittenLaunch,
     allocator_variables,
+    architecture_of,
     exported,
     lost_lines,
     uneven_weights,

@@ -1,25 +1,28 @@
-"""A plan as settings of Megatron Core, what they cannot express, and the script that starts Megatron-LM with torchrun.
+"""A plan as settings of Megatron Core, and what they cannot express: for Megatron-LM, and for Megatron-Bridge.
 
     launch = flags_of(run_of(plan, model, assumptions, device))  # a plan as columns by name, its strategy's model
     launch.arguments                                             # ["--tensor-model-parallel-size", "8", ...]
 
 The world size is no flag: the launcher starts num_gpus ranks, and Megatron-LM derives dp from tp, cp and pp. The
-settings that are no columns of a plan are in `dsx.launching.megatron_settings`. The script needs no data: it trains on
-made-up tokens unless it is told otherwise.
+settings that are no columns of a plan are in `dsx.launching.megatron_settings`. The script starts Megatron-LM with
+torchrun. It needs no data: it trains on made-up tokens unless it is told otherwise.
 
 Sources: the argument parser of megatron-core 0.19.2 (megatron.training.arguments) for the flags, and its checks; its
 order of the ranks (parallel_state.initialize_model_parallel), its limits of offload (TransformerConfig.cpu_offloading),
 and the rule that experts with tensor parallelism need sequence parallelism (MoELayer.forward).
+
+A recipe of Megatron-Bridge is in Python. It needs no data either.
+
+Sources: Megatron-Bridge 0.6.2 (the common recipe, GPTModelProvider, MLAModelProvider, CommOverlapConfig).
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsx.config.assumption_set import MUON
 from dsx.config.cluster_file import GPU_SOFTWARE
 from dsx.config.model_file import ModelSpec
-from dsx.launching.architecture import Architecture, architecture_of
 from dsx.launching.hosts import other_placement, script
 from dsx.launching.megatron_settings import (
     context_options,
@@ -35,7 +38,10 @@ from dsx.launching.megatron_settings import (
     refused_model,
 )
 from dsx.launching.request import (
+    GATED,
+    GELU,
     SCRIPT,
+    Architecture,
     LaunchRun,
     LaunchSettings,
     Option,
@@ -44,6 +50,8 @@ from dsx.launching.request import (
     Settings,
     WrittenLaunch,
     allocator_variables,
+    architecture_of,
+    commented,
     exported,
     layout_text,
     lost_lines,
@@ -309,3 +317,122 @@ def environment(request: Request) -> dict[str, str]:
     if run["offload"] in ("activations", "both"):
         variables["NVTE_CPU_OFFLOAD_V1"] = "1"
     return variables
+
+
+BRIDGE = "Megatron-Bridge"
+_RECIPE = "recipe.py"
+
+
+def fields_of_recipe(run: LaunchRun, _: ModelSpec) -> LaunchSettings:
+    """Return the settings of a run as fields of a recipe of Megatron-Bridge."""
+    launch = megatron_core(run)
+    settings = replace(launch, options=(), framework="megatron_bridge", title=f"{BRIDGE} settings")
+    lost = tuple(part.replace(NAME, BRIDGE) for part in launch.lost)
+    return replace(settings, lost=lost, configuration=_by_section(launch.options))
+
+
+def _by_section(options: Sequence[Option]) -> dict[str, dict[str, object]]:
+    """Return the fields of options by the section of the configuration that has them."""
+    sections: dict[str, dict[str, object]] = {}
+    for set_option in options:
+        section, _, name = set_option.field.partition(".")
+        if name:
+            sections.setdefault(section, {})[name] = set_option.setting
+    return sections
+
+
+def write_recipe(request: Request, head: list[str]) -> WrittenLaunch:
+    """Return the recipe of Megatron-Bridge."""
+    of_model, of_plan, lost = settings_with_model(request)
+    shape = request.shape
+    sections = _by_section([*of_model, *of_plan])
+    formats, ddp = sections.pop("mixed_precision", {}), sections.pop("ddp", {})
+    # The common recipe shards the optimizer, and Megatron-Bridge shards if either says so.
+    sections.setdefault("optimizer", {})["use_distributed_optimizer"] = bool(ddp.get("use_distributed_optimizer"))
+    # Those of the data-parallel reduction CommOverlapConfig would choose itself.
+    overlaps = {"tp_comm_overlap": False} | sections.pop("comm_overlap", {})
+    overlaps |= {name: bool(ddp.get(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")}
+    half = next((name for name in _TORCH_TYPES if formats.get(name)), None)
+    types = {"fp32": True}
+    if half is not None:
+        types = {"grad_reduce_in_fp32": True} | dict.fromkeys(("params_dtype", "pipeline_dtype"), _TORCH_TYPES[half])
+    # What the providers need beside the settings, or have otherwise by default. Of the fusions that Megatron-LM has by
+    # default, TransformerConfig refuses that of activations for squared ReLU, and for GELU without a bias.
+    model = sections.pop("model") | {
+        "vocab_size": shape.vocabulary or 1,
+        "should_pad_vocab": True,
+        "apply_rope_fusion": shape.rotary,
+        "bias_activation_fusion": shape.activation == GATED or (shape.activation == GELU and shape.bias),
+        "bias_dropout_fusion": True,
+    }
+    model |= {"cross_entropy_loss_fusion": False} if request.run.assumptions.cross_entropy_bytes > 8 else {}
+    model |= {"share_embeddings_and_output_weights": True} if shape.tied else {}
+    model |= _LATENT_DEFAULTS if shape.latent else {}
+    config = [
+        *_assigned("cfg.train", sections.pop("train")),
+        *_assigned("cfg.ddp", _PLAIN_DDP | ddp),
+        *(line for section, values in sections.items() for line in _assigned(f"cfg.{section}", values)),
+        f"cfg.dataset.seq_length = {request.run['sequence_length']}",
+        "cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
+        f"cfg.tokenizer.vocab_size = {shape.vocabulary or 1}",
+        f"cfg.env_vars = {environment(request)!r}",
+        *_STEPS,
+    ]
+    text = template("megatron_bridge_recipe.txt").format(
+        head=commented([*head, *lost_lines(BRIDGE, tuple(part.replace(NAME, BRIDGE) for part in lost))]),
+        home="mla_provider" if shape.latent else "gpt_provider",
+        provider="MLAModelProvider" if shape.latent else "GPTModelProvider",
+        model=_arguments(model),
+        formats=_arguments(types | formats),
+        overlaps=_arguments(overlaps),
+        config="\n".join(f"    {line}" for line in config),
+    )
+    start = f'cd "$(dirname "$0")"\ntorchrun "${{HOSTS[@]}}" {_RECIPE} "$@"\n'
+    return WrittenLaunch({SCRIPT: script([head[0], request.title], request, start), _RECIPE: text}, lost)
+
+
+# As many steps as the script of Megatron-LM takes, and nothing beside them: the common recipe evaluates and saves.
+_STEPS = (
+    'cfg.train.train_iters = int(os.environ.get("TRAIN_ITERS", "50"))',
+    "cfg.validation.eval_iters = 0",
+    "cfg.checkpoint.save = cfg.checkpoint.load = None",
+    "cfg.logger.log_interval = 1",
+)
+# What the common recipe sets and a plan may not have.
+_PLAIN_DDP: dict[str, object] = {
+    "use_distributed_optimizer": False,
+    "use_megatron_fsdp": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "data_parallel_sharding_strategy": "no_shard",
+    "average_in_collective": False,
+}
+# What MLAModelProvider has otherwise than GPTModelProvider, and than Megatron-LM.
+_LATENT_DEFAULTS: dict[str, object] = {
+    "rotary_scaling_factor": 1.0,
+    "attention_softmax_in_fp32": False,
+    "masked_softmax_fusion": True,
+    "gradient_accumulation_fusion": "can_enable_gradient_accumulation_fusion()",
+    "deallocate_pipeline_outputs": True,
+}
+_TORCH_TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+_NAMES = {"squared_relu", "silu", "gelu", "can_enable_gradient_accumulation_fusion()"}  # of functions
+
+
+def _assigned(owner: str, values: dict[str, object]) -> list[str]:
+    return [f"{owner}.{name} = {_literal(name, value)}" for name, value in values.items()]
+
+
+def _arguments(values: dict[str, object]) -> str:
+    return "\n".join(f"        {name}={_literal(name, value)}," for name, value in values.items())
+
+
+def _literal(name: str, value: object) -> str:
+    """Return a value as Python, of which names of functions and types are no texts."""
+    if name == "attention_backend":
+        return f"AttnBackend.{value}"
+    if name.endswith("_dtype") and name.startswith("megatron_fsdp"):
+        return _TORCH_TYPES.get(str(value), "torch.float32")
+    if str(value) in _NAMES or str(value).startswith("torch."):
+        return str(value)
+    return repr(value)

@@ -18,8 +18,19 @@ checks of Transformer Engine's attn_forward_func_with_cp (from memory of 2.8).
 """
 
 from dsx.config.cluster_file import GPU_SOFTWARE
-from dsx.launching.architecture import GATED, GELU, SQUARED_RELU, Architecture
-from dsx.launching.request import HYBRID_EP, ExpertRun, LaunchRun, Option, Settings, option, options
+from dsx.launching.request import (
+    GATED,
+    GELU,
+    HYBRID_EP,
+    SQUARED_RELU,
+    Architecture,
+    ExpertRun,
+    LaunchRun,
+    Option,
+    Settings,
+    option,
+    options,
+)
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, RING
 from dsx.plans.choices import FULL, JOINED, SELECTIVE
 

@@ -15,18 +15,20 @@ from itertools import groupby
 
 from dsx.config.cluster_file import GENERATIONS
 from dsx.config.model_file import ModelSpec
-from dsx.launching.architecture import GATED, Architecture, architecture_of
 from dsx.launching.hosts import other_placement, script
 from dsx.launching.megatron_settings import ungraphed
 from dsx.launching.request import (
+    GATED,
     HYBRID_EP,
     SCRIPT,
+    Architecture,
     LaunchRun,
     LaunchSettings,
     Refused,
     Request,
     WrittenLaunch,
     allocator_variables,
+    architecture_of,
     commented,
     exported,
     lost_lines,

@@ -21,11 +21,20 @@ from dsx.config.model_file import ModelSpec
 from dsx.config.stack import load_stack
 from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.launching import deepspeed, torchtitan
-from dsx.launching.architecture import Architecture
 from dsx.launching.hosts import host_lines
-from dsx.launching.megatron import NAME, counted_ends, flags_of, not_of_core, refused_by_core, write_script
-from dsx.launching.megatron_bridge import BRIDGE, fields_of_recipe, write_recipe
+from dsx.launching.megatron import (
+    BRIDGE,
+    NAME,
+    counted_ends,
+    fields_of_recipe,
+    flags_of,
+    not_of_core,
+    refused_by_core,
+    write_recipe,
+    write_script,
+)
 from dsx.launching.request import (
+    Architecture,
     Framework,
     LaunchSettings,
     Refused,

@@ -10,7 +10,6 @@ Optimization of Algebraic Transformation, Device Placement, and Network Bandwidt
 """
 
 from dsx.placement.bandwidth import ServerNetwork
-from dsx.placement.contention import Contended
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.jax_steps import load_step, measure
 from dsx.placement.jaxpr import from_jax
@@ -19,6 +18,7 @@ from dsx.placement.op_graph import Id, OpGraph, graph_of
 from dsx.placement.open_vswitch import write_ovs
 from dsx.placement.servers import DeviceLink, Devices, devices_of
 from dsx.placement.solve import Placed, place
+from dsx.placement.timetable import Contended
 from dsx.placement.torch_fx import from_fx
 
 __all__ = [

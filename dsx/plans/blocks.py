@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.plans.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
-from dsx.plans.codes import SearchedCodes
-from dsx.plans.enumerate import BOXES, Arrays, Kept, Keys, SpaceBounds, changes, cross, grid, take
+from dsx.plans.enumerate import BOXES, Arrays, Kept, Keys, SearchedCodes, SpaceBounds, changes, cross, grid, take
 from dsx.plans.experts import REPLICA_AXES, ep_constraints
 from dsx.plans.frameworks import Boxes, Filter
 from dsx.plans.placement import (

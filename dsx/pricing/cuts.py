@@ -33,8 +33,7 @@ from dsx.cost.step import Workload, pipeline_at
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import NUM_STAGES, in_every_pass
 from dsx.plans.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
-from dsx.plans.codes import candidate_ids
-from dsx.plans.enumerate import Arrays, Keys
+from dsx.plans.enumerate import Arrays, Keys, candidate_ids
 from dsx.plans.layer_layout import starts
 from dsx.plans.rules import Limits
 from dsx.plans.violations import HOST_MEMORY, MEMORY

@@ -31,7 +31,7 @@ from dsx.cost.sends import Sends
 from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
 from dsx.cost.step import sends_of
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.records import Array, Bool, Float, Int
 from dsx.schedules.closed_forms import Passes
 

@@ -25,8 +25,7 @@ from dsx.cost.stages import over_layers, stages_between
 from dsx.cost.step import with_effects
 from dsx.notation.expressions import evaluate as value_of
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, NAMED, PLAN_COLUMNS, SEARCHED_COLUMNS
-from dsx.plans.codes import first_searched, searched_values
-from dsx.plans.enumerate import Arrays
+from dsx.plans.enumerate import Arrays, first_searched, searched_values
 from dsx.plans.frameworks import broken
 from dsx.plans.layer_layout import LAYOUT, of_text
 from dsx.plans.placement import shares_on_tiers

@@ -35,7 +35,7 @@ from dsx.notation.model import Model, build_model, counted, unsharded
 from dsx.notation.phases import PRE_TRAINING, Phase
 from dsx.notation.work import FORWARD, DerivedLayer, derive, layers_hash
 from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
-from dsx.plans.codes import run_by, searched_values
+from dsx.plans.enumerate import run_by, searched_values
 from dsx.plans.frameworks import Boxes, boxes_of, of_regions
 from dsx.plans.rules import EVEN, OPTIMAL, RULES, Limits, Reason
 from dsx.plans.violations import HOST_MEMORY, MEMORY, VANISHES, on_platform, strategy_reasons

@@ -22,8 +22,17 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.cost.context import kernel_effect
 from dsx.cost.interval import Likeness, PlanFacts, thinness
 from dsx.errors import RunTableError
-from dsx.runs.batches import Batch, batches, counted_memory, price
-from dsx.runs.predict import facts_of, group_of, layout_of, likeness_of, with_recompute
+from dsx.runs.predict import (
+    Batch,
+    batches,
+    counted_memory,
+    facts_of,
+    group_of,
+    layout_of,
+    likeness_of,
+    price,
+    with_recompute,
+)
 from dsx.runs.setups import Setup, Setups, measured_bytes, measured_step_time
 from dsx.runs.table import MeasuredRun, UnmodelledReason
 from dsx.text import printable

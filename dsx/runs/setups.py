@@ -90,7 +90,7 @@ class Setup:
     """A training run that dsx can price: its measurements, its job, and its plan.
 
     The dp of the plan counts replicas of the dense part. The plan has no strategy and no `ep_nvs`: the strategy is the
-    simplest one that divides what the run divides (`dsx.runs.batches`), and `ep_nvs` follows from it.
+    simplest one that divides what the run divides (`dsx.runs.predict`), and `ep_nvs` follows from it.
     """
 
     run: MeasuredRun  # the row as printed, with its measurements

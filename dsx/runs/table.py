@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from dsx.config.assumption_set import DISPATCHERS, Unfusable
-from dsx.config.csv_table import CsvFormat, read_csv, whole_number
+from dsx.config.documents import CsvFormat, read_csv, whole_number
 from dsx.config.search_path import find_path
 from dsx.errors import RunTableError, SpecError, UnitError, did_you_mean
 from dsx.plans.choices import BY_NAME, STEP_SEARCHED

@@ -18,8 +18,7 @@ from dsx.config.model_file import has_experts
 from dsx.config.sweep_fields import Limit
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.plans.choices import NONE_CODE, Choice
-from dsx.plans.codes import with_values
-from dsx.plans.enumerate import Keys, take
+from dsx.plans.enumerate import Keys, take, with_values
 from dsx.plans.frameworks import Limitation, Selection
 from dsx.plans.rules import EVEN, OPTIMAL, optimal_cut_covers
 from dsx.pricing.cuts import CandidateCounts

@@ -36,8 +36,7 @@ from dsx.cost.cut_bounds import ROUNDING
 from dsx.cost.offload import ACTIVATIONS, offload_codes
 from dsx.plans.blocks import Blocks, Places, zero_replicas_of_whole_groups
 from dsx.plans.choices import CROSSED, NONE_CODE, PLACEMENT_COLUMNS, Choice
-from dsx.plans.codes import SearchedCodes, with_values
-from dsx.plans.enumerate import Arrays, Kept, SpaceBounds, changes, cross, take
+from dsx.plans.enumerate import Arrays, Kept, SearchedCodes, SpaceBounds, changes, cross, take, with_values
 from dsx.plans.features import least_costs
 from dsx.plans.frameworks import Boxes, compatible
 from dsx.plans.rules import RULES

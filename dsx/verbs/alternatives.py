@@ -31,8 +31,7 @@ from dsx.progress import OutOfTimeError, Watch, progress
 from dsx.search.blockers import Blocker, blockers
 from dsx.search.fastest import SearchSpaces, fastest_below, problems_of, spaces_of
 from dsx.search.spaces import Space, Study
-from dsx.tables.format import quantity, share, whole_plan_text, wrapped
-from dsx.tables.job import only_text, step_text
+from dsx.tables.format import only_text, quantity, share, step_text, whole_plan_text, wrapped
 from dsx.text import Data, DataView, printable
 from dsx.units import counted, format_quantity
 from dsx.verbs.job import Job

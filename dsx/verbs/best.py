@@ -25,8 +25,18 @@ from dsx.progress import OutOfTimeError, Watch, early, seconds_left, time_limit,
 from dsx.results.ranked_by import FASTEST, ROLES, by_role, wanted_by_role
 from dsx.search.fastest import ANY, CUTS, FEW_KEYS, SearchCounts, problems_of, spaces_of
 from dsx.search.one_pass import OnePass
-from dsx.tables.format import WIDTH, quantity, share, whole_plan_text, wrapped
-from dsx.tables.job import job_data, job_text, only_text, parameters_text, step_text
+from dsx.tables.format import (
+    WIDTH,
+    job_data,
+    job_text,
+    only_text,
+    parameters_text,
+    quantity,
+    share,
+    step_text,
+    whole_plan_text,
+    wrapped,
+)
 from dsx.tables.plans import (
     extrapolated_text,
     fitting,

@@ -16,8 +16,7 @@ from dsx.pricing.measured_share import coverage, kernels_to_measure
 from dsx.pricing.one_plan import PricedPlan as Priced
 from dsx.pricing.one_plan import operator_costs
 from dsx.pricing.problem import Problem
-from dsx.tables.format import whole_plan_text
-from dsx.tables.job import job_text, step_text
+from dsx.tables.format import job_text, step_text, whole_plan_text
 from dsx.tables.plans import extrapolated_text, margin_text, placement_text, plans_frame
 from dsx.tables.terms import (
     costs_text,

@@ -35,7 +35,7 @@ from dsx.plans.frameworks import read_framework
 from dsx.plans.placement import divisors
 from dsx.plans.rules import PARTITIONS, nearest_of
 from dsx.progress import warn
-from dsx.tables.job import step_text
+from dsx.tables.format import step_text
 from dsx.text import Data, printable
 from dsx.units import counted, exact_quantity, format_quantity
 from dsx.verbs.arguments import Fields, assignments, count, margin_setting, strategy_name

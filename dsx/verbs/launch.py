@@ -12,17 +12,15 @@ from dsx.config.search_path import shown
 from dsx.errors import InputError, StoreError, UnknownNameError, file_path, one_text, wrong
 from dsx.files import write_whole
 from dsx.launching import LAUNCHED
-from dsx.launching.architecture import architecture_of
 from dsx.launching.hosts import host_variables
-from dsx.launching.request import SCRIPT, Framework, Request, run_of
+from dsx.launching.request import SCRIPT, Framework, Request, architecture_of, run_of
 from dsx.launching.writers import FRAMEWORKS, launch_files, refused_of_job, refused_text
 from dsx.plans.plan import Plan
 from dsx.plans.rules import DOMAIN_NOT_FILLED
 from dsx.plans.violations import HOST_MEMORY, MEMORY, for_plan
 from dsx.pricing.one_plan import price_plan
 from dsx.progress import remark, warn
-from dsx.tables.format import whole_plan_text
-from dsx.tables.job import job_text, step_text
+from dsx.tables.format import job_text, step_text, whole_plan_text
 from dsx.text import Data, printable
 from dsx.verbs.arguments import Answer, paragraphs
 from dsx.verbs.evaluate import evaluate

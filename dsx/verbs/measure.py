@@ -20,7 +20,7 @@ from dsx.config.search_path import shown
 from dsx.errors import InputError, NothingFeasible, SpecError, file_path
 from dsx.measuring.array_library import Library, Timing, find_library
 from dsx.measuring.cases import Case, Outcome, cases_of, in_turn, outcomes
-from dsx.measuring.device import SIZES, CollectiveTime, collective_times, device_rates, groups
+from dsx.measuring.jax_library import SIZES, CollectiveTime, collective_times, device_rates, groups
 from dsx.notation.model import Model, build_model, layer_check
 from dsx.notation.syntax import AXES
 from dsx.plans.choices import KEY_COLUMNS

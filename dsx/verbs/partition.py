@@ -23,8 +23,7 @@ from dsx.pricing.one_plan import PlanStage, columns_of, stages_of_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, remark, working
 from dsx.search.fastest import SearchCounts, fastest, problems_of, spaces_of
-from dsx.tables.format import quantity, table
-from dsx.tables.job import only_text
+from dsx.tables.format import only_text, quantity, table
 from dsx.tables.plans import placement_text, tight_text
 from dsx.tables.terms import bottleneck, stages_data, stages_text
 from dsx.text import Data, printable

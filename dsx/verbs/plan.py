@@ -35,7 +35,7 @@ from dsx.results.manifest import Manifest, files_on, stated_files
 from dsx.results.set_columns import COLUMNS, CUT
 from dsx.results.sets import load_chosen, read_manifest
 from dsx.runs.complete import recompute_words
-from dsx.tables.job import hardware_of
+from dsx.tables.format import hardware_of
 from dsx.tables.plans import taken_text
 from dsx.text import Data, DataFrame, DataView
 from dsx.units import counted, exact_quantity

@@ -11,7 +11,7 @@ from dsx.progress import remark, warn
 from dsx.results import frames
 from dsx.results.frames import Conditions, column_list, column_of, matching, parsed, taken, text_of
 from dsx.results.sets import load, load_chosen, read_manifest
-from dsx.tables.job import keeps_front, kept_text
+from dsx.tables.format import keeps_front, kept_text
 from dsx.text import DataFrame, DataView
 from dsx.units import counted, exact_quantity
 

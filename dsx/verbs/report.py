@@ -12,8 +12,7 @@ from dsx.pricing.one_plan import price_plan
 from dsx.progress import remark
 from dsx.results.manifest import Manifest
 from dsx.results.sets import read_manifest
-from dsx.tables.format import wrapped
-from dsx.tables.job import keeps_front, kept_text, title_of
+from dsx.tables.format import keeps_front, kept_text, title_of, wrapped
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.text import Data, DataFrame
 from dsx.units import counted

@@ -13,8 +13,7 @@ from dsx.plans.plan import Plan
 from dsx.progress import Watch, each_once, progress
 from dsx.results.ranked_by import FASTEST, Objective, Priced, objective_named, ranked_by_count
 from dsx.search.fastest import ANY
-from dsx.tables.format import WIDTH, quantity, wrapped
-from dsx.tables.job import parameters_text
+from dsx.tables.format import WIDTH, parameters_text, quantity, wrapped
 from dsx.tables.plans import choices_text, interval_text, with_choices
 from dsx.text import Data, printable
 from dsx.units import counted

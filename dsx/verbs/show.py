@@ -13,8 +13,17 @@ from dsx.progress import warn
 from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest
 from dsx.results.sets import as_plans, fastest, read_manifest
-from dsx.tables.format import hardware_text, table, wrapped
-from dsx.tables.job import counts_text, hardware_of, kept_text, rows_text, title_of, what_if_values
+from dsx.tables.format import (
+    counts_text,
+    hardware_of,
+    hardware_text,
+    kept_text,
+    rows_text,
+    table,
+    title_of,
+    what_if_values,
+    wrapped,
+)
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.tables.terms import costs_text
 from dsx.text import Data, DataFrame

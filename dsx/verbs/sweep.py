@@ -37,7 +37,7 @@ from dsx.results.sets import fastest, load
 from dsx.results.writer import Writer
 from dsx.search.spaces import fault_of_fix, fault_of_limit, make_studies, strategies_of
 from dsx.search.sweep import Sweep, fault_of_groups, most_rows, reduces, size_for
-from dsx.tables.job import counts_text, steps_text
+from dsx.tables.format import counts_text, steps_text
 from dsx.tables.plans import plans_text
 from dsx.tables.terms import known_text
 from dsx.text import Data, DataFrame, wrapped

@@ -29,11 +29,10 @@ from dsx.pricing.one_plan import price_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress, warn
 from dsx.text import Data, DataView
-from dsx.traces.durations import Machine
 from dsx.traces.layer_nodes import kernel_text
 from dsx.traces.step_replay import Slow, slow_ranks
 from dsx.traces.traced_plan import TracedPlan
-from dsx.traces.write import ALL, STAGES, TraceFiles, TraceWriter, chosen_ranks
+from dsx.traces.write import ALL, STAGES, Machine, TraceFiles, TraceWriter, chosen_ranks
 from dsx.units import counted, format_quantity
 from dsx.verbs.arguments import Answer, watcher
 from dsx.verbs.evaluate import broken_rules

@@ -30,8 +30,7 @@ from dsx.results.ranked_by import (
 )
 from dsx.results.set_columns import MENTIONED
 from dsx.search.fastest import ANY
-from dsx.tables.format import WIDTH, quantity, wrapped
-from dsx.tables.job import step_text
+from dsx.tables.format import WIDTH, quantity, step_text, wrapped
 from dsx.tables.plans import plans_frame, stated_lines, with_choices
 from dsx.text import Data, DataFrame, printable
 from dsx.units import LARGEST_COUNT, counted, format_total, listed, parse_quantity, scale_of_total

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dsx.measuring import device as collectives
+from dsx.measuring import jax_library as collectives
 from dsx.measuring.array_library import Timing
 from dsx.verbs.measure import cases
 
@@ -114,7 +114,7 @@ def test_what_was_not_measured_is_said(run, tiny, monkeypatch):
 def test_collectives_and_the_device_are_files(run, tiny, monkeypatch):
     monkeypatch.setattr("dsx.verbs.measure.SIZES", (1024, 4096))
     monkeypatch.setattr(collectives, "timed_briefly", lambda call, wait: Timing(1e-5, 0.0, 3))
-    monkeypatch.setattr("dsx.measuring.device._ELEMENTS", 1000)
+    monkeypatch.setattr("dsx.measuring.jax_library._ELEMENTS", 1000)
     done = run(*MEASURE, "--collectives", "collectives.csv", "--device", "here.yaml")
     assert done.code == 0, done.err
     found = (tiny / "collectives.csv").read_text().splitlines()

@@ -8,16 +8,18 @@ from verbs.small import MODEL, SWEEP
 
 from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.cluster_file import ClusterSpec, load_cluster
-from dsx.config.csv_table import CsvFormat, read_csv, whole_number
 from dsx.config.documents import (
+    CsvFormat,
     load_document,
     load_json,
     merged,
     parse_json,
     parse_value,
+    read_csv,
     read_text,
     stated_in_code,
     whole_characters,
+    whole_number,
 )
 from dsx.config.framework_file import FrameworkSpec
 from dsx.config.load import statements

@@ -8,7 +8,7 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.records import leaves
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)

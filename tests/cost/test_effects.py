@@ -8,7 +8,7 @@ from cost.records import WORKLOAD, machine
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.cost.context import StepPlans, assumptions_from_spec
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.schedules.schedules import SCHEDULES
 
 DEFAULT = assumptions_from_spec(load_assumptions("default"))

@@ -16,7 +16,7 @@ from dsx.notation.library import load_layer, load_operators
 from dsx.notation.syntax import Settings
 from dsx.notation.work import derive
 from dsx.plans.choices import KEY_COLUMNS
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.pricing.keys import price_keys
 
 E, F, FX, X, V, H, G, K = 512, 2048, 256, 16, 8192, 8, 4, 64

@@ -9,7 +9,7 @@ from cost.test_step import SEND, close, cost
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
 from dsx.plans.choices import CODES
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 
 TIME_PARTS = (
     "compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s",

@@ -10,7 +10,7 @@ from notation.definitions import packaged
 
 from dsx.cost.recomputation import modes_of, values_with_effect
 from dsx.plans.choices import CODES, FULL_CODE, VALUES
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 
 WORKING = [[1e8], [3e8], [1e9]]
 

@@ -6,7 +6,7 @@ import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
 from dsx.cost.step import step_costs
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.schedules.schedules import SCHEDULES
 
 # Of 4 GB over eight GPUs, each alone in its domain. Without latency, so that sends of no bytes take no time.

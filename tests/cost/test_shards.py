@@ -13,7 +13,7 @@ from cost.test_step import GATHER, close, cost
 
 from dsx.config.cluster_file import Network, Tier
 from dsx.cost.shards import dp_groups, weight_shards
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.plans.placement import (
     divisors,
     expert_share,

@@ -7,7 +7,7 @@ from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptio
 
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.schedules.schedules import SCHEDULES
 
 CODES = {schedule.name: code for code, schedule in enumerate(SCHEDULES)}

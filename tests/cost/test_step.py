@@ -11,7 +11,7 @@ from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs, with_effects
 from dsx.plans.choices import SEARCHED_COLUMNS
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.schedules.schedules import SCHEDULES
 
 

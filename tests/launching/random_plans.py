@@ -10,9 +10,8 @@ from validation.cases import cluster_spec
 from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import ModelSpec, has_experts
-from dsx.launching.architecture import architecture_of
 from dsx.launching.hosts import shares_of
-from dsx.launching.request import Request, run_of
+from dsx.launching.request import Request, architecture_of, run_of
 from dsx.plans.choices import BY_NAME, CODES, PLAN_COLUMNS
 from dsx.plans.frameworks import read_framework
 from dsx.plans.plan import Plan

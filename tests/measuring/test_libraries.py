@@ -7,11 +7,9 @@ from measuring.layers import cases
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.measuring import array_library as libraries
-from dsx.measuring import device as collectives
-from dsx.measuring import device as device_rates
+from dsx.measuring import jax_library as collectives
 from dsx.measuring.array_library import Timing, find_library
-from dsx.measuring.device import collective_times, groups
-from dsx.measuring.jax_library import JaxLibrary
+from dsx.measuring.jax_library import JaxLibrary, collective_times, device_rates, groups
 from dsx.measuring.program import KernelProgram, Operand, Step, attention_of, run, subscripts
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
@@ -136,7 +134,7 @@ def test_groups_and_rates_of_a_device(monkeypatch):
 
     monkeypatch.setattr(device_rates, "_ELEMENTS", 1000)
     monkeypatch.setattr(device_rates, "timed_briefly", timed)
-    found = device_rates.device_rates(JaxLibrary(), "fp32")
+    found = device_rates(JaxLibrary(), "fp32")
     # One multiply, after which a larger one would take too long.
     assert found.matrix_flops == pytest.approx(2 * 1024**3 / 2.0)
     assert found.bandwidth == pytest.approx(3 * 4 * 1000 / 2.0)

@@ -6,9 +6,9 @@ import pytest
 
 from dsx.errors import InputError, NotationError, SpecError
 from dsx.notation.build import MOST_BLOCKS
-from dsx.notation.description import describe
 from dsx.notation.library import load_layer, load_operators, needs_strategy
 from dsx.notation.work import derive
+from dsx.verbs.layer import describe
 
 STATED_S = 1.0  # of processor time, within which a definition is refused
 HEAD = "layer a\ninput x[b, s, e]\n"

@@ -6,9 +6,9 @@ from notation.definitions import build, derived, fails, kernel, number
 
 from dsx.config.assumption_set import load_assumptions
 from dsx.cost.layer_work import layer_work
-from dsx.notation.description import describe
 from dsx.notation.recompute import recomputation
 from dsx.notation.work import derive
+from dsx.verbs.layer import describe
 
 # The layer of Korthikanti et al., section 4: biases, unfused attention, dropout of one byte an element.
 STANDARD_LAYER = """

@@ -9,10 +9,9 @@ from placement.graphs import drawn, graph, uniform
 from placement.referees import violations
 
 from dsx.errors import InputError
-from dsx.placement.contention import Route, contended, fair_rates
 from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices
-from dsx.placement.timetable import GraphTimes, OperatorSchedule
+from dsx.placement.timetable import GraphTimes, OperatorSchedule, Route, contended, fair_rates
 
 MB = 1_000_000
 SERVERS = Devices((1.0,) * 4, (2,), (DeviceLink(2e9, 1e-6), DeviceLink(1e9, 5e-6)))  # two of two GPUs

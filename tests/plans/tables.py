@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dsx.plans.choices import KEY_COLUMNS, MODEL_AXES
-from dsx.plans.codes import SearchedCodes
-from dsx.plans.enumerate import SpaceBounds
+from dsx.plans.enumerate import SearchedCodes, SpaceBounds
 from dsx.plans.rules import Limits
 
 # One of the two strategies of synthetic keys shards its experts over tp too.

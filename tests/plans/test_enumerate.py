@@ -10,8 +10,7 @@ from plans.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TIN
 
 from dsx.plans.blocks import Blocks
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
-from dsx.plans.codes import SearchedCodes
-from dsx.plans.enumerate import SpaceBounds, shard_keys
+from dsx.plans.enumerate import SearchedCodes, SpaceBounds, shard_keys
 from dsx.plans.placement import divisors
 from dsx.plans.rules import Limits, fill
 

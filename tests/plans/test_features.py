@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dsx.errors import SpecError
 from dsx.plans.choices import BY_NAME, CHOICES, CODES, FULL_CODE, PLAN_COLUMNS, VALUES, regions_of, value_of
-from dsx.plans.codes import candidate_ids
+from dsx.plans.enumerate import candidate_ids
 from dsx.plans.features import (
     PLACEMENT,
     READ,

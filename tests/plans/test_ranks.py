@@ -13,7 +13,7 @@ from cost.records import choices, layer_costs, step_plans
 from dsx.config.cluster_file import Network, Tier
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.errors import PlanError
-from dsx.plans.codes import SearchedCodes
+from dsx.plans.enumerate import SearchedCodes
 from dsx.plans.experts import nesting_ranks, share_of_shares, zero_replicas_nest
 from dsx.plans.placement import (
     ORDERS,

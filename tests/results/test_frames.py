@@ -11,8 +11,8 @@ import dsx
 from dsx import pictures as plot
 from dsx.errors import InputError, UnknownNameError
 from dsx.plans.choices import BY_NAME
-from dsx.results.compare import compare
 from dsx.results.frames import PLAIN_PLAN_COLUMNS, knee, matching, pareto, parsed, plain_plan
+from dsx.verbs.compare import compare
 
 CAPACITY = "device.hbm_capacity"
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.results.compare import compare
+from dsx.verbs.compare import compare
 
 A = """candidate num_gpus global_batch_size strategy reject step_time_s
        1      8    32   flat   0  4.0

@@ -13,8 +13,7 @@ from dsx.config.model_file import load_model
 from dsx.config.search_path import names
 from dsx.errors import SpecError
 from dsx.pricing.problem import ProblemOptions, make_problem
-from dsx.runs.batches import batches
-from dsx.runs.predict import layout_of, predict
+from dsx.runs.predict import batches, layout_of, predict
 from dsx.runs.setups import setups
 from dsx.runs.table import UnmodelledReason, read_runs
 
@@ -84,7 +83,7 @@ def test_model_flops_are_those_of_the_search(asked):
 
 
 def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsx.runs.batches.strategy_names", lambda: ["1d"])
+    monkeypatch.setattr("dsx.runs.predict.strategy_names", lambda: ["1d"])
     changes = ({"cp": "2", "dp": "2"}, {}, {"cp": "4", "dp": "1"})
     found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
     rule = "no strategy divides the model this way"

@@ -11,8 +11,7 @@ from laws.spaces import hardware, on, problem_of
 
 import dsx
 from dsx.launching.hosts import other_placement
-from dsx.plans.codes import SearchedCodes
-from dsx.plans.enumerate import take
+from dsx.plans.enumerate import SearchedCodes, take
 from dsx.plans.placement import ORDERS, axes_in, numbered_shares, partly_filled
 from dsx.search.fastest import spaces_of
 from dsx.tables.plans import nodes_in_part

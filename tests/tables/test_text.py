@@ -9,8 +9,7 @@ import dsx
 from dsx.plans.choices import CHOICES
 from dsx.plans.plan import Plan
 from dsx.progress import rate_text
-from dsx.tables.format import quantity, share, shares, table
-from dsx.tables.job import stated_text
+from dsx.tables.format import quantity, share, shares, stated_text, table
 from dsx.tables.plans import (
     interval_text,
     mfu_of_peaks,

@@ -18,8 +18,7 @@ from dsx.plans.plan import Plan
 from dsx.plans.rules import OPTIMAL
 from dsx.plans.violations import violations
 from dsx.pricing.problem import make_problem
-from dsx.runs.batches import Strategies
-from dsx.runs.predict import compare, predict
+from dsx.runs.predict import Strategies, compare, predict
 from dsx.runs.setups import setups
 from dsx.runs.table import UnmodelledReason, read_runs
 

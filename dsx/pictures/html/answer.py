@@ -1,6 +1,6 @@
 """The answer of a report: its question, its plans, how far measurements back them, and a plan term by term.
 
-The plans are those of each role (`dsx.results.compare`), side by side, each with what a person decides by; all are of
+The plans are those of each role (`dsx.verbs.compare`), side by side, each with what a person decides by; all are of
 one job on one machine, the best plan's. The first is taken apart: what its step time and its memory are made of, where
 it runs, its stages and its kernels. Beside them stands the best plan of each setting of the sweep.
 """
@@ -27,8 +27,17 @@ from dsx.records import columns
 from dsx.results import ranked_by
 from dsx.results.manifest import Manifest
 from dsx.results.ranked_by import COST, DAYS, FASTEST, LEANEST, SIMPLEST, Priced
-from dsx.tables.format import hardware_text, quantity, share, shares, whole_plan_text
-from dsx.tables.job import kept_text, only_text, steps_text, what_if_values
+from dsx.tables.format import (
+    hardware_text,
+    kept_text,
+    only_text,
+    quantity,
+    share,
+    shares,
+    steps_text,
+    what_if_values,
+    whole_plan_text,
+)
 from dsx.tables.plans import SHARES, extrapolated_text, fitting, placement_text, taken_text
 from dsx.tables.terms import stages_text
 from dsx.text import DataFrame, printable

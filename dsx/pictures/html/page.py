@@ -40,7 +40,7 @@ from dsx.pictures.html.markup import (
 from dsx.pictures.html.ranked_rows import TableData
 from dsx.results.manifest import Manifest
 from dsx.results.ranked_by import Priced
-from dsx.tables.job import stated_text
+from dsx.tables.format import stated_text
 from dsx.units import exact_quantity, stated_quantity
 
 
