@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from sections import table
 
-from dsx.placement.bandwidth import ServerNetwork, with_bandwidth, with_uniform_shares
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.joint import allocate
+from dsx.placement.servers import ServerNetwork, with_bandwidth, with_uniform_shares
 from dsx.placement.solve import search
 from placing.cases import Case, Row, on, percent, us
 from placing.validator import excesses, violations

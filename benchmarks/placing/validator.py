@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from dsx.placement.bandwidth import ServerNetwork
 from dsx.placement.op_graph import OpGraph
-from dsx.placement.servers import Devices
+from dsx.placement.servers import Devices, ServerNetwork
 from dsx.placement.timetable import OperatorSchedule
 
 _ROUNDING = 1e-9  # of the makespan

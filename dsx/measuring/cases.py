@@ -18,8 +18,18 @@ from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.operator_files import DTYPES, Shape
 from dsx.cost.layer_work import layer_values
 from dsx.cost.measured_kernels import Measurable, measurable
-from dsx.measuring.array_library import Library, Timing, timed_briefly
-from dsx.measuring.program import CAUSAL, CONTRACT, SOFTMAX, VIEW, KernelProgram, attention_of, program_of
+from dsx.measuring.array_library import (
+    CAUSAL,
+    CONTRACT,
+    SOFTMAX,
+    VIEW,
+    KernelProgram,
+    Library,
+    Timing,
+    attention_of,
+    program_of,
+    timed_briefly,
+)
 from dsx.notation.expressions import Expression, evaluate
 from dsx.notation.model import Model
 from dsx.notation.sharded_layer import local_size

@@ -20,8 +20,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dsx.measuring.array_library import JAX, Call, Library, Timing, host_device, host_memory_bytes, timed_briefly
-from dsx.measuring.program import SOFTMAX, KernelProgram, Operand, Tensor
+from dsx.measuring.array_library import (
+    JAX,
+    SOFTMAX,
+    Call,
+    KernelProgram,
+    Library,
+    Operand,
+    Tensor,
+    Timing,
+    host_device,
+    host_memory_bytes,
+    timed_briefly,
+)
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}

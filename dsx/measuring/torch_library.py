@@ -9,8 +9,17 @@ from collections.abc import Callable, Sequence
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as functional  # pyright: ignore[reportMissingImports]
 
-from dsx.measuring.array_library import TORCH, Call, Library, host_device, host_memory_bytes
-from dsx.measuring.program import SOFTMAX, KernelProgram, Operand, Tensor
+from dsx.measuring.array_library import (
+    SOFTMAX,
+    TORCH,
+    Call,
+    KernelProgram,
+    Library,
+    Operand,
+    Tensor,
+    host_device,
+    host_memory_bytes,
+)
 
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -24,10 +24,10 @@ Not covered: interactive pages.
 
 from dsx.pictures.breakdown import breakdown as breakdown
 from dsx.pictures.breakdown import breakdowns as breakdowns
-from dsx.pictures.curves import cost_curve as cost_curve
 from dsx.pictures.figure import save as save
 from dsx.pictures.front import front as front
 from dsx.pictures.heatmap import heatmap as heatmap
+from dsx.pictures.scaling import cost_curve as cost_curve
 from dsx.pictures.scaling import scaling as scaling
 from dsx.pictures.timeline import timeline as timeline
 

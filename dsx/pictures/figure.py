@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
     from matplotlib.typing import LineStyleType
+else:
+    Axes = object  # matplotlib is loaded where a picture is drawn
 
 
 MAX_CATEGORIES = 40  # with more of them a reader cannot find one

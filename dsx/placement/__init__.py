@@ -9,14 +9,13 @@ Sources: Efficient Device Placement for Distributed DNN Training (IEEE ICC 2025)
 Optimization of Algebraic Transformation, Device Placement, and Network Bandwidth Allocation (2025).
 """
 
-from dsx.placement.bandwidth import ServerNetwork
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.jax_steps import load_step, measure
 from dsx.placement.jaxpr import from_jax
 from dsx.placement.microbatch import from_layers
 from dsx.placement.op_graph import Id, OpGraph, graph_of
 from dsx.placement.open_vswitch import write_ovs
-from dsx.placement.servers import DeviceLink, Devices, devices_of
+from dsx.placement.servers import DeviceLink, Devices, ServerNetwork, devices_of
 from dsx.placement.solve import Placed, place
 from dsx.placement.timetable import Contended
 from dsx.placement.torch_fx import from_fx

@@ -1,8 +1,20 @@
-"""Placement, order and bandwidth between servers at once (P2 and P3 of the sources), by CP-SAT and by annealing.
+"""Bandwidth between servers: the best for a placement, and with placement and order at once (P2, P3 of the sources).
 
-The search goes on from the best schedule of uniform shares. Graphs reduced by two thresholds are annealed, each chain
+The best bandwidths for a placement and the order on each device are a program over second-order cones, by Clarabel.
+Over starts s, the makespan, the share b of each pair of servers and its inverse r,
+
+    minimise the makespan, so that   s_j >= s_i + p_i + latency + bytes r   for an edge between two servers,
+                                     s_j >= s_i + p_i                       for operators in turn on a device,
+                                     the b from each server add up to 1,  and  r b >= 1,
+
+which is convex (P2 of the sources with fixed x): r b >= 1 is the cone |(2, r - b)| <= r + b. Times are shares of the
+makespan known before, bandwidths shares of the total of a server. A transfer has all of the bandwidth of its pair.
+
+Placement, order and bandwidth are searched at once by annealing and by CP-SAT.
+
+Annealing goes on from the best schedule of uniform shares. Graphs reduced by two thresholds are annealed, each chain
 with bandwidths of its own, from HEFT and from that schedule; what is behind is dropped after the first round. The cone
-program (`bandwidth`) then finds the best bandwidths of what was found on the given graph. The steps of annealing follow
+program then finds the best bandwidths of what was found on the given graph. The steps of annealing follow
 from the time that it has, not from the clock.
 
 A small graph goes to CP-SAT as well. What a server sends has K parts, of which each pair gets some, or none if no data
@@ -12,31 +24,31 @@ program finds the bandwidths between the parts.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from importlib.util import find_spec
-from itertools import permutations
-from typing import TYPE_CHECKING
+from itertools import pairwise, permutations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse
 
 from dsx.errors import InputError
 from dsx.files import install_text
 from dsx.placement.annealing import Annealing, AnnealingRun, annealed_once
-from dsx.placement.bandwidth import (
-    Allocated,
-    Pair,
-    ServerNetwork,
-    filled,
-    in_parts,
-    polished,
-    uniform_shares,
-    with_bandwidth,
-)
 from dsx.placement.cp_program import PlacementProgram, SolverEffort, finely, place_first, run
 from dsx.placement.exact import renumbering, units_to_place_first
 from dsx.placement.op_graph import Edge, OpGraph, units_of
 from dsx.placement.reduced_graph import by_percentile, reduce
-from dsx.placement.servers import Devices
+from dsx.placement.servers import (
+    Devices,
+    Pair,
+    ServerNetwork,
+    filled,
+    in_parts,
+    uniform_shares,
+    with_bandwidth,
+)
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
 if TYPE_CHECKING:
@@ -50,6 +62,120 @@ _PARTS = 6  # of the bandwidth of a server, for each server that it sends to
 _ROUNDS = ((1e-3, 1e-4), (5e-4, 5e-5), (3e-4, 2e-5), (2e-4, 1e-5), (1e-4, 5e-6))  # hot and cold, of the makespan
 _KEPT = 2  # runs after the first round
 _CLOSE = 1.005  # of the best makespan: what is polished between rounds
+_LAST = 1.0 - 1e-6  # a round that shortens a schedule by less is the last one
+_LEAST_SHARE = 1e-9
+
+
+@dataclass
+class _ConeProgram:
+    """Rows of a program: sums of factors times columns, each at most a limit."""
+
+    entries: list[tuple[int, int, float]] = field(default_factory=list)  # row, column, factor
+    limits: list[float] = field(default_factory=list)  # of each row
+
+    def at_most(self, limit: float, *terms: tuple[int, float]) -> None:
+        """Add a row of (column, factor)."""
+        self.entries += [(len(self.limits), column, factor) for column, factor in terms]
+        self.limits.append(limit)
+
+    def solution(self, goal: int, num_columns: int, num_cones: int) -> np.ndarray | None:
+        """Return the columns for which `goal` is least; the last rows are cones of three; None if the solver fails."""
+        clarabel: Any = import_module("clarabel")  # which has no types
+
+        rows, columns, factors = (np.array(part) for part in zip(*self.entries, strict=True))
+        matrix = scipy.sparse.csc_matrix((factors, (rows, columns)), shape=(len(self.limits), num_columns))
+        weights = np.zeros(num_columns)
+        weights[goal] = 1.0
+        inequalities = clarabel.NonnegativeConeT(len(self.limits) - 3 * num_cones)
+        cones = [inequalities, *(clarabel.SecondOrderConeT(3) for _ in range(num_cones))]
+        settings = clarabel.DefaultSettings()
+        settings.verbose = False
+        nothing = scipy.sparse.csc_matrix((num_columns, num_columns))
+        solver = clarabel.DefaultSolver(nothing, weights, matrix, np.array(self.limits), cones, settings)
+        solution = solver.solve()
+        if solution.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
+            return None
+        return np.array(solution.x)
+
+
+def best_bandwidth(timing: GraphTimes, network: ServerNetwork, schedule: OperatorSchedule) -> np.ndarray | None:
+    """Return the [S, S] bytes/s that make a schedule shortest, each device keeping its order.
+
+    None if no two servers exchange data, or the solver fails. What a server has is given out in full to the pairs that
+    carry data; servers that send none keep uniform shares.
+    """
+    graph, devices, placement = timing.graph, timing.devices, schedule.device.tolist()
+    # Of each edge the pair of servers between which it goes, seconds that no share changes, and bytes.
+    sent: list[tuple[Pair | None, float, float]] = []
+    for (source, target), num_bytes in graph.edge_bytes.items():
+        a, b = placement[source], placement[target]
+        servers = a // devices.server_size, b // devices.server_size
+        if num_bytes > 0.0 and servers[0] != servers[1]:
+            sent.append((servers, devices.link(a, b).latency_s, num_bytes))
+        else:
+            sent.append((None, devices.links[0].seconds(num_bytes) if a != b else 0.0, 0.0))
+    pairs = sorted({pair for pair, _, _ in sent if pair is not None})
+    if not pairs or schedule.makespan_s <= 0.0:
+        return None
+    makespan, scale = graph.num_ops, schedule.makespan_s
+    # Columns: starts, the makespan, shares, inverses.
+    share = {pair: makespan + 1 + at for at, pair in enumerate(pairs)}
+    inverse = {pair: column + len(pairs) for pair, column in share.items()}
+    program = _ConeProgram()
+    took = [seconds / scale for seconds in timing.durations(placement)]
+    for op in range(graph.num_ops):
+        if not graph.predecessors[op]:
+            program.at_most(0.0, (op, -1.0))
+        if not graph.successors[op]:
+            program.at_most(-took[op], (op, 1.0), (makespan, -1.0))
+    for (source, target), (pair, fixed_s, num_bytes) in zip(graph.edges, sent, strict=True):
+        more = [] if pair is None else [(inverse[pair], num_bytes / network.total / scale)]
+        program.at_most(-took[source] - fixed_s / scale, (source, 1.0), (target, -1.0), *more)
+    queues: list[list[int]] = [[] for _ in range(devices.count)]
+    for op in timing.order_of(schedule.start_s.tolist()):
+        if took[op] > 0.0:
+            queues[placement[op]].append(op)
+    for op, following in (pair for queue in queues for pair in pairwise(queue)):
+        program.at_most(-took[op], (op, 1.0), (following, -1.0))
+    for server in sorted({sender for sender, _ in pairs}):
+        program.at_most(1.0, *((share[pair], 1.0) for pair in pairs if pair[0] == server))
+    for pair in pairs:
+        program.at_most(0.0, (inverse[pair], -1.0), (share[pair], -1.0))
+        program.at_most(2.0)
+        program.at_most(0.0, (inverse[pair], -1.0), (share[pair], 1.0))
+    solution = program.solution(makespan, makespan + 1 + 2 * len(pairs), len(pairs))
+    if solution is None:
+        return None
+    bandwidth = np.zeros((devices.num_servers,) * 2)
+    for pair in pairs:
+        bandwidth[pair] = max(solution[share[pair]], _LEAST_SHARE)
+    return filled(network, bandwidth)
+
+
+@dataclass(frozen=True, eq=False)
+class Allocated:
+    """A schedule, and the bandwidths that it was timed with."""
+
+    schedule: OperatorSchedule
+    bandwidth: np.ndarray  # [S, S] bytes/s from server to server
+
+
+def polished(graph: OpGraph, devices: Devices, network: ServerNetwork, start: Allocated, rounds: int = 10) -> Allocated:
+    """Return the best of bandwidths and orders, each improved for the other in turn; the placement stays."""
+    best, placement = start, start.schedule.device.tolist()
+    for _ in range(rounds):
+        timing = GraphTimes(graph, with_bandwidth(devices, best.bandwidth))
+        bandwidth = best_bandwidth(timing, network, best.schedule)
+        if bandwidth is None:
+            return best
+        timing = GraphTimes(graph, with_bandwidth(devices, bandwidth))
+        schedule = timing.best(placement, best.schedule.start_s.tolist())
+        last = schedule.makespan_s > best.schedule.makespan_s * _LAST
+        if schedule.makespan_s < best.schedule.makespan_s:
+            best = Allocated(schedule, bandwidth)
+        if last:
+            break
+    return best
 
 
 def solve_joint(

@@ -2,7 +2,9 @@
 
 Devices are numbered, those of a server one after the other. A link is that of the innermost level that both devices
 share: that of a server, or the network. Where each ordered pair of servers has a bandwidth of its own, the network has
-a link for each. All of the bandwidth of a link is there for every transfer, as in the programs of the sources.
+a link for each. All of the bandwidth of a link is there for every transfer, as in the programs of the sources. What a
+server sends is limited by its network cards: the bandwidths from a server to all others add up to no more than that of
+all of its cards (P2 of the sources).
 
 Latency and bandwidth of a cluster are those of the cost model's sends (`dsx.cost.collectives`): the latency is that of
 a message without bytes, the bandwidth that of a large one. Not modelled: contention, and messages of middle size,
@@ -23,6 +25,8 @@ from dsx.cost.context import Assumptions, assumptions_from_spec
 from dsx.errors import InputError
 
 _LARGE = 2.0**30  # bytes
+
+Pair = tuple[int, int]  # of servers, from and to
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +154,77 @@ def _link(level: int, network: Network, assumptions: Assumptions) -> DeviceLink:
     between = send(np.array([2.0]), shares[0], network, assumptions, shares[1:])
     latency_s, single_s, double_s = (float(between(np.array([size]))[0]) for size in (0.0, _LARGE, 2.0 * _LARGE))
     return DeviceLink(_LARGE / (double_s - single_s), latency_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNetwork:
+    """What each server has."""
+
+    nics: int
+    nic_bandwidth: float  # bytes/s
+
+    def __post_init__(self) -> None:
+        """Refuse what carries nothing; raises InputError."""
+        if self.nics < 1:
+            raise InputError(f"{self.nics} network cards are too few; a server needs 1")
+        if not 0.0 < self.nic_bandwidth < np.inf:
+            raise InputError(f"a network card of {self.nic_bandwidth} bytes/s; more than 0 is wanted")
+
+    @property
+    def total(self) -> float:
+        """What a server sends at most, bytes/s."""
+        return self.nics * self.nic_bandwidth
+
+
+def uniform_shares(network: ServerNetwork, servers: int) -> np.ndarray:
+    """Return equal bandwidths from each server to all others, [S, S] bytes/s."""
+    return within(network, (1.0 - np.eye(servers)) * network.total / max(servers - 1, 1))
+
+
+def tree(network: ServerNetwork, servers: int) -> ServerNetwork:
+    """Return a network whose uniform shares are those of the thesis' tree: a card's bandwidth between any two."""
+    return ServerNetwork(max(servers - 1, 1), network.nic_bandwidth)
+
+
+def filled(network: ServerNetwork, bandwidth: np.ndarray) -> np.ndarray:
+    """Return shares of [S, S] bytes/s scaled to all that each server has; uniform shares for one without any."""
+    sums = bandwidth.sum(axis=1, keepdims=True)
+    scaled = bandwidth * network.total / np.where(sums > 0.0, sums, 1.0)
+    return within(network, np.where(sums > 0.0, scaled, uniform_shares(network, len(bandwidth))))
+
+
+def within(network: ServerNetwork, bandwidth: np.ndarray) -> np.ndarray:
+    """Return [S, S] bytes/s whose sums exceed what a server has by no rounding: lowered by their last places."""
+    lowered = bandwidth.copy()
+    for row in lowered:
+        while sum(row.tolist()) > network.total or row.sum() > network.total:
+            row *= 1.0 - np.finfo(float).eps
+    return lowered
+
+
+def in_parts(bandwidth: np.ndarray, parts: int) -> np.ndarray:
+    """Return [S, S] whole parts of each server's bandwidth, about in proportion, 0 to itself and at least 1 to others.
+
+    Each server has `parts` for each other one.
+    """
+    servers = len(bandwidth)
+    shares = np.zeros((servers, servers), dtype=np.int64)
+    for server, row in enumerate(bandwidth if servers > 1 else ()):
+        receivers = np.delete(np.arange(servers), server)
+        weights = row[receivers] if row[receivers].sum() > 0.0 else np.ones(len(receivers))
+        exact = weights / weights.sum() * (parts - 1) * len(receivers)
+        floored = np.floor(exact + 1e-9)
+        remainder = round(exact.sum() - floored.sum())
+        floored[np.argsort(floored - exact, kind="stable")[:remainder]] += 1
+        shares[server, receivers] = floored + 1
+    return shares
+
+
+def with_bandwidth(devices: Devices, bandwidth: np.ndarray) -> Devices:
+    """Return devices whose servers have [S, S] bytes/s between them."""
+    return replace(devices, between=tuple(map(tuple, bandwidth.tolist())))
+
+
+def with_uniform_shares(devices: Devices, network: ServerNetwork) -> Devices:
+    """Return devices whose network is that of uniform shares, as links of levels, which searches take faster."""
+    return devices.networked(network.total / max(devices.num_servers - 1, 1))

@@ -31,10 +31,11 @@ from dsx.plans.frameworks import EVERYTHING, Boxes, Filter, codes_of, plans_of
 from dsx.plans.placement import all_divisors, even_shares, rank_order_shares, uneven_shares
 from dsx.plans.rules import Limits, fills, may_lie_unevenly, placed
 from dsx.plans.violations import allowed
-from dsx.records import Bool, Int, Over, Shaped
+from dsx.records import Bool, Int, Over, Shaped, make_record, record, static
 
 if TYPE_CHECKING:
 
+    @record
     class SearchedCodes:
         """The values of a search for each of `SEARCHED_COLUMNS`: a tuple of codes, as static structure.
 
@@ -50,6 +51,13 @@ if TYPE_CHECKING:
         schedule: tuple[int, ...] = ()
         offload: tuple[int, ...] = ()
         order: tuple[int, ...] = ()
+
+else:
+    SearchedCodes = make_record(
+        "SearchedCodes",
+        __name__,
+        [(name, tuple[int, ...], static(default=(BY_NAME[name].default_code,))) for name in SEARCHED_COLUMNS],
+    )
 
 
 def searched_values(values: Mapping[str, Iterable[int | str]]) -> SearchedCodes:

@@ -33,8 +33,8 @@ class ClusterTimes(Answer):
 
     def plot(self, path: str | Path) -> None:
         """Draw the times into a file; its suffix is the image format."""
-        from dsx.pictures.curves import collectives
         from dsx.pictures.figure import save
+        from dsx.pictures.scaling import collectives
 
         title = f"collectives on {self.name}, under {self.assumptions}"
         save(collectives(title, dict(self.times), self.groups, _VOLUMES), path)

@@ -83,8 +83,8 @@ class Partition(Answer):
 
         Raises InputError for a format that cannot be written, StoreError if the file cannot be.
         """
+        from dsx.pictures.breakdown import placement_of, stages
         from dsx.pictures.figure import save
-        from dsx.pictures.stage_bars import placement_of, stages
 
         job, step = self.job, format_quantity(self.step_time_s, "s")
         title = f"{job.model.name} on {job.num_gpus} x {job.cluster.label}: step {step}\n{self.plan.text}"

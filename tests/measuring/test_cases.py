@@ -7,9 +7,8 @@ from measuring.layers import ASSUMED, cases, keys, model
 from dsx.cost.measured_kernels import measurable
 from dsx.measuring import array_library
 from dsx.measuring import cases as run_cases
-from dsx.measuring.array_library import Timing, timed, timed_briefly
+from dsx.measuring.array_library import Timing, attention_of, timed, timed_briefly
 from dsx.measuring.cases import OUT_OF_TIME, in_turn, outcomes
-from dsx.measuring.program import attention_of
 
 
 def test_cases_are_kernels_of_plans_with_their_sizes():

@@ -8,9 +8,17 @@ from measuring.layers import cases
 from dsx.errors import InputError, UnknownNameError
 from dsx.measuring import array_library as libraries
 from dsx.measuring import jax_library as collectives
-from dsx.measuring.array_library import Timing, find_library
+from dsx.measuring.array_library import (
+    KernelProgram,
+    Operand,
+    Step,
+    Timing,
+    attention_of,
+    find_library,
+    run,
+    subscripts,
+)
 from dsx.measuring.jax_library import JaxLibrary, collective_times, device_rates, groups
-from dsx.measuring.program import KernelProgram, Operand, Step, attention_of, run, subscripts
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 TOKENS = Operand(("b", "s", "e"), (2, 4, 6))

@@ -10,8 +10,8 @@ from results.frames import candidates, feasible, is_whole, laid_out, legend_text
 
 from dsx import pictures as plot
 from dsx.errors import InputError, UnknownNameError
+from dsx.pictures.breakdown import MAX_STAGES, StagePlacement, Unit, placement_of, stages
 from dsx.pictures.figure import save
-from dsx.pictures.stage_bars import MAX_STAGES, StagePlacement, Unit, placement_of, stages
 from dsx.pricing.one_plan import PlanStage, StageChunk
 
 

@@ -10,22 +10,20 @@ from placement.referees import excesses, violations
 
 from dsx.errors import InputError
 from dsx.placement.annealing import Annealing, SimulatedDevices, rows_of, simulate
-from dsx.placement.bandwidth import (
-    Allocated,
+from dsx.placement.cp_program import SolverEffort
+from dsx.placement.joint import Allocated, allocate, best_bandwidth, polished, solve_joint
+from dsx.placement.op_graph import units_of
+from dsx.placement.servers import (
+    DeviceLink,
+    Devices,
     ServerNetwork,
-    best_bandwidth,
     in_parts,
-    polished,
     tree,
     uniform_shares,
     with_bandwidth,
     with_uniform_shares,
     within,
 )
-from dsx.placement.cp_program import SolverEffort
-from dsx.placement.joint import allocate, solve_joint
-from dsx.placement.op_graph import units_of
-from dsx.placement.servers import DeviceLink, Devices
 from dsx.placement.timetable import GraphTimes
 
 pytest.importorskip("ortools", reason="joint search needs ortools (extra `place`)")

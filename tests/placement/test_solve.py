@@ -10,9 +10,8 @@ from placement.referees import excesses, violations
 
 from dsx.errors import NothingFeasible
 from dsx.placement import solve as module
-from dsx.placement.bandwidth import ServerNetwork
 from dsx.placement.cp_program import SolverEffort
-from dsx.placement.servers import DeviceLink
+from dsx.placement.servers import DeviceLink, ServerNetwork
 from dsx.placement.solve import place
 
 
