@@ -140,7 +140,7 @@ def test_groups_and_rates_of_a_device(monkeypatch):
         wait(call())
         return Timing(2.0, 0.0, 3)
 
-    monkeypatch.setattr(device_rates, "_ELEMENTS", 1000)
+    monkeypatch.setattr(collectives, "_ELEMENTS", 1000)
     monkeypatch.setattr(device_rates, "timed_briefly", timed)
     found = device_rates(JaxLibrary(), "fp32")
     # One multiply, after which a larger one would take too long.
