@@ -281,6 +281,8 @@ def check_direction(objective: str, larger: Collection[str]) -> None:
 
 def _least_cost(name: str, info: ValidationInfo[Columns | None]) -> str:
     columns = info.context
+    if columns is not None and name in columns.larger:
+        raise ValueError(f"the smallest {name!r} is the worst; a front can maximise it: {{pareto: [-{name}]}}")
     if columns is None or name in columns.costs:
         return name
     if name.startswith("-"):
