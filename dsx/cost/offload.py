@@ -19,14 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dsx import arrays as xp
-from dsx.cost.context import Assumptions, ChosenPlans
-from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Layers, Stack, over_layers
-from dsx.hardware.cluster import Cluster, Node
 from dsx.arrays import PerPlan
 from dsx.config.cluster_file import Cluster, Node
-from dsx.cost.context import Assumptions, ChosenPlans, StepPlans
-from dsx.cost.stages import Layers, over_layers
+from dsx.cost.context import Assumptions, ChosenPlans
+from dsx.cost.stages import Layers, Stack, over_layers
 from dsx.plans.choices import CODES
 from dsx.plans.enumerate import SearchedCodes
 from dsx.records import Array, Bool

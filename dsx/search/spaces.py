@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from dsx.arrays import Chosen, PlanBools, PlanFloats
+from dsx.arrays import Chosen, PerPlan, PlanBools, PlanFloats
 from dsx.config.cluster_file import anonymous, network_from_spec
 from dsx.config.topology import changed_network
 from dsx.config.what_if import WhatIf, varied_field
@@ -36,7 +36,6 @@ from dsx.cost.cut_bounds import (
 )
 from dsx.cost.layer import BY_MODE, PASSES, LayerCosts, PassCosts
 from dsx.cost.offload import ACTIVATIONS, offload_codes, transfer_s
-from dsx.cost.shapes import Chosen, PerPlan, PlanBools, PlanFloats
 from dsx.errors import SpecError
 from dsx.plans.blocks import Blocks
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, FULL_CODE, KEY_COLUMNS, NONE_CODE, SEARCHED_COLUMNS, VALUES

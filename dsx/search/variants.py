@@ -21,18 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsx.cost.context import PipelineChoices
-from dsx.cost.cut_bounds import ROUNDING, StoringSeconds
-from dsx.cost.offload import ACTIVATIONS, offload_codes
-from dsx.cost.shapes import Chosen, PlanBools, PlanFloats, PlanInts
-from dsx.plans.blocks import Places
-from dsx.plans.choices import NONE_CODE, Choice
-from dsx.plans.codes import with_values
-from dsx.plans.enumerate import Arrays
 from dsx.arrays import Chosen, PlanBools, PlanFloats, PlanInts
 from dsx.config.framework_file import BoxSpec
 from dsx.config.sweep_fields import Limit
-from dsx.cost.cut_bounds import ROUNDING
+from dsx.cost.context import PipelineChoices
+from dsx.cost.cut_bounds import ROUNDING, StoringSeconds
 from dsx.cost.offload import ACTIVATIONS, offload_codes
 from dsx.plans.blocks import Blocks, Places, zero_replicas_of_whole_groups
 from dsx.plans.choices import CROSSED, NONE_CODE, PLACEMENT_COLUMNS, Choice

@@ -220,7 +220,10 @@ def test_a_misspelt_path_names_the_whole_path_that_is_meant(path, meant):
         ),
         ({"keep": {"top": 1, "objective": "gpu_hours"}}, "gpu_hours can be an objective only if the sweep states"),
         ({"keep": {"top": 1, "objective": "-mfu"}}, "the top candidates are those of the smallest cost"),
-        ({"keep": {"top": 1, "objective": "mfu"}}, "the smallest 'mfu' is the worst; a front can maximise it: {pareto: [-mfu]}"),
+        (
+            {"keep": {"top": 1, "objective": "mfu"}},
+            "the smallest 'mfu' is the worst; a front can maximise it: {pareto: [-mfu]}",
+        ),
         ({"keep": {"top": 1, "objective": "cost_us"}}, "'cost_us' is no cost"),
         ({"train_tokens": "15t"}, "train_tokens: '15t': unknown suffix 't'; did you mean 'T'?"),
         ({"precision": "float16"}, "precision: 'float16' is not one of float32, float64"),

@@ -141,7 +141,7 @@ def test_groups_and_rates_of_a_device(monkeypatch):
         return Timing(2.0, 0.0, 3)
 
     monkeypatch.setattr(collectives, "_ELEMENTS", 1000)
-    monkeypatch.setattr(device_rates, "timed_briefly", timed)
+    monkeypatch.setattr(collectives, "timed_briefly", timed)
     found = device_rates(JaxLibrary(), "fp32")
     # One multiply, after which a larger one would take too long.
     assert found.matrix_flops == pytest.approx(2 * 1024**3 / 2.0)

@@ -18,7 +18,7 @@ from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
 from dsx.search.ranking import leading_rows
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
-from dsx.search.variant_search import Storing
+from dsx.search.variants import Storing
 
 DIMENSIONS = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000}
 DENSE = {"kind": "transformer", "options": ["rotary", "gated"]}
