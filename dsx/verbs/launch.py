@@ -25,7 +25,8 @@ from dsx.text import Data, printable
 from dsx.verbs.arguments import Answer, paragraphs
 from dsx.verbs.evaluate import evaluate
 from dsx.verbs.job import Job, checked
-from dsx.verbs.plan import Hardware, PlanLike, Row, row_of
+from dsx.verbs.plan import PlanLike, Row
+from dsx.verbs.show import Hardware, row_of
 
 DEFAULT_FRAMEWORK = LAUNCHED[0]
 _READABLE = 0o444

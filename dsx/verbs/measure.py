@@ -48,7 +48,7 @@ from dsx.verbs.arguments import (
 )
 from dsx.verbs.best import best
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job, file_of, split_overrides
-from dsx.verbs.plan import inputs_of
+from dsx.verbs.show import inputs_of
 
 # Of a spread: the tensor-parallel degrees that a fast domain has room for, and sequences of a microbatch.
 _SPREAD = {"tp": (1, 2, 4, 8), "microbatch_size": (1, 2, 4)}

@@ -18,8 +18,8 @@ from dsx.text import Data, DataFrame
 from dsx.units import counted
 from dsx.verbs.arguments import PricedPlans, output_file, paragraphs, write_output_file
 from dsx.verbs.job import device_remarks
-from dsx.verbs.plan import Hardware, ResultRow, row_of, taken_lines
 from dsx.verbs.searched import run_by_none
+from dsx.verbs.show import Hardware, ResultRow, row_of, taken_lines
 
 _SUFFIXES = (".html", ".htm")
 

@@ -38,7 +38,8 @@ from dsx.verbs.arguments import Answer, watcher
 from dsx.verbs.evaluate import broken_rules
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, Job
 from dsx.verbs.layer import stated_layer
-from dsx.verbs.plan import Hardware, PlanLike, Row, plan_request, row_of
+from dsx.verbs.plan import PlanLike, Row, plan_request
+from dsx.verbs.show import Hardware, row_of
 
 # A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.
 ONE_DOMAIN: DataView = {

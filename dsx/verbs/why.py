@@ -23,8 +23,9 @@ from dsx.units import counted, format_quantity
 from dsx.verbs.arguments import paragraphs
 from dsx.verbs.evaluate import Evaluation, as_row
 from dsx.verbs.job import Job
-from dsx.verbs.plan import Hardware, PlanLike, Row, plan_request, row_of
+from dsx.verbs.plan import PlanLike, Row, plan_request
 from dsx.verbs.searched import limits_broken, no_optimizer_text, not_run_text, plan_not_run_text
+from dsx.verbs.show import Hardware, row_of
 
 _FEW = 0.1  # relative differences below it are said in percent
 _SAME = 1e-9  # relative difference of step times that rounding alone may make
