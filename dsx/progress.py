@@ -156,13 +156,16 @@ def _bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
         def advance(more: int) -> None:
             nonlocal done
             done += more
-            bar.update(task, completed=done, total=total if _is_counted(done, total) else None)
+            (shown,) = bar.tasks
+            shown.total = total if _is_counted(done, total) else None  # an update keeps a total instead of None
+            bar.update(task, completed=done)
 
         yield advance
 
 
 def _is_counted(done: int, total: int) -> bool:
-    return done > 0 and done >= _LEAST_SHARE * total
+    """Return whether a share says how much is left: what follows when all are counted takes unknown time."""
+    return max(done, 1) < total and done >= _LEAST_SHARE * total
 
 
 @contextmanager
@@ -174,7 +177,7 @@ def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]
         nonlocal done, last
         done += more
         now = time.monotonic()
-        if now - last >= interval_s and _is_counted(done, total) and done < total:
+        if now - last >= interval_s and _is_counted(done, total):
             last = now
             rate = done / (now - start)
             show(f"{what}: {100 * done / total:.0f} %, {rate_text(rate)}, {(total - done) / rate:.0f} s left")

@@ -317,7 +317,7 @@ def fastest_below(
 
     When no time is left, the result is what is known.
     """
-    return fastest_usual(spaces, top, below, watch, tell).with_variants(top, below)
+    return fastest_usual(spaces, top, below, watch, tell).with_variants(top, below, watch)
 
 
 class UsualPlans(NamedTuple):
@@ -333,18 +333,21 @@ class UsualPlans(NamedTuple):
         """The seconds that no plan of the sources takes less than."""
         return min(float(key_bounds(source).min()) for source in self.sources)
 
-    def with_variants(self, top: int, below: float) -> tuple[list[Data], SearchCounts]:
+    def with_variants(self, top: int, below: float, watch: Watch | None) -> tuple[list[Data], SearchCounts]:
         """Return the `top` fastest of these plans and their variants, and the counts of all that was priced."""
+        if not self.varied or not (self.plans or below < np.inf):
+            return self.plans, self.counts
         plans, counts = self.plans, self.counts
-        # Of the variants, those may be missing that are slower than all of the plans.
-        for source in self.sources if self.varied and (plans or below < np.inf) else ():
-            slowest = min(below, plans[-1]["step_time_s"]) if plans else below
-            rows, of_part = best_variants(source, self.varied, top, slowest)
-            num_priced, feasible = of_part.priced.candidates, of_part.priced.feasible
-            feasible = feasible if of_part.left_s == np.inf else None
-            cut = num_priced if source.problem.optimal_cuts else 0
-            counts = counts.plus(SearchCounts(num_priced, num_priced, feasible, cut, of_part.left_s))
-            plans = leading([*plans, *priced_plans(source.whole_problem, rows)], top)
+        with working("searching variants", watch):
+            # Of the variants, those may be missing that are slower than all of the plans.
+            for source in self.sources:
+                slowest = min(below, plans[-1]["step_time_s"]) if plans else below
+                rows, of_part = best_variants(source, self.varied, top, slowest)
+                num_priced, feasible = of_part.priced.candidates, of_part.priced.feasible
+                feasible = feasible if of_part.left_s == np.inf else None
+                cut = num_priced if source.problem.optimal_cuts else 0
+                counts = counts.plus(SearchCounts(num_priced, num_priced, feasible, cut, of_part.left_s))
+                plans = leading([*plans, *priced_plans(source.whole_problem, rows)], top)
         return plans, counts
 
 

@@ -57,7 +57,8 @@ class OnePass:
         if not self.num_roles:
             plans, counts = fastest_below(self.spaces, self.most, np.inf, self.watch, self.tell_first)
             return AnswerPlans(plans, plans, [], as_launched=False, counts=counts)
-        launched, by_hand = self.spaces.as_launched, self.spaces.not_as_launched
+        with working("enumerating", self.watch):
+            launched, by_hand = self.spaces.as_launched, self.spaces.not_as_launched
         longer = max(want.most_s for want in self.wants(1.0)[: self.num_roles])
         usual = fastest_usual(launched, self.most, np.inf, self.watch, self.tell_first, longer)
         if usual.counts.left_s < np.inf:
@@ -73,7 +74,7 @@ class OnePass:
         leanest = self._wanted(usual.plans[0])[-1:] if self.num_roles > 1 else []
         with ExitStack() as beside:
             last = beside.enter_context(forked(lambda _: [*map(looked.best, leanest)]))
-            plans, counts = usual.with_variants(self.most, np.inf)
+            plans, counts = usual.with_variants(self.most, np.inf, self.watch)
             if counts.left_s < np.inf:
                 return self._ended(plans, counts, by_hand)
             self.tell_fastest(plans[0], True)

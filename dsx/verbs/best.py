@@ -497,7 +497,8 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
                     except OutOfTimeError:
                         compared, not_compared = None, [*not_compared, _OTHERS]
             beside.close()  # the process that counts goes on alone
-            count = counting.result()
+            with working("counting candidates", watch):
+                count = counting.result()
     costs = [sum(features_of(plan["plan"]).values()) for plan in of_roles or ()]
     role_plans, idle = by_role(of_roles or [], costs), idle_rows(problems[0])
     less = 1 - of_all[0]["step_time_s"] / plans[0]["step_time_s"] if plans else 0.0

@@ -1,5 +1,6 @@
 """The plans of an answer in one pass over two sets of plans are those of searches through all of them."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -56,6 +57,16 @@ def test_a_list_is_of_all_plans():
     assert least_s <= answer.plans[0]["step_time_s"] <= plan["step_time_s"], "told before the variants are searched"
     assert [one["plan"] for one in answer.plans] == [one["plan"] for one in fastest(spaces, 4).plans]
     assert answer.of_roles == [] and not answer.as_launched
+
+
+def test_a_search_says_when_it_looks_for_variants(monkeypatch):
+    said = []
+    monkeypatch.setattr("dsx.search.fastest.working", lambda what, _: said.append(what) or nullcontext())
+    opened = {"recompute": ["none"], "zero_stage": [1], "offload": ["none", "optimizer"], "pp": [1]}
+    problems = problems_of(ANY, problem_of("default", framework="megatron").searching(opened))
+    fixed = {name: values for name, values in opened.items() if name != "offload"}
+    fastest(spaces_of(problems, 8, 16, fixed), 1)
+    assert said == ["pricing", "searching variants"]
 
 
 def test_plans_that_are_too_slow_may_fit():
