@@ -60,8 +60,8 @@ from dsx.launching.request import (
     template,
     words_of,
 )
-from dsx.notation.syntax import REGIONS_BY_NAME
-from dsx.plans.choices import FULL, JOINED, NONE, SELECTIVE, VALUES
+from dsx.notation.syntax import REGIONS
+from dsx.plans.choices import FULL, NONE, SELECTIVE, VALUES, names_in
 from dsx.plans.placement import ORDERS
 from dsx.schedules.schedules import SCHEDULES
 
@@ -213,7 +213,7 @@ def _recomputed(run: LaunchRun) -> Settings:
     if mode not in VALUES:
         return [], [f"recompute={mode}"]
     # Megatron-LM refuses some regions that no layer has.
-    modules = [REGIONS_BY_NAME[name].megatron_lm for name in mode.split(JOINED) if name in run.regions]
+    modules = [region.megatron_lm for region in REGIONS if region.name in names_in(mode) & run.regions]
     regions = [_SELECTIVE, option("model.recompute_modules", modules)] if modules else []
     settings = {NONE: [], SELECTIVE: [_SELECTIVE], FULL: _whole_layers("uniform", 1)}.get(mode, regions)
     if not stored:

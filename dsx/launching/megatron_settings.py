@@ -32,7 +32,7 @@ from dsx.launching.request import (
     options,
 )
 from dsx.notation.sharded_layer import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, RING
-from dsx.plans.choices import FULL, JOINED, SELECTIVE
+from dsx.plans.choices import FULL, SELECTIVE, names_in
 
 _HALF, _FP32 = 2, 4  # bytes
 # Adam's two moments in FP32, and an FP32 weight if the model's weight is in 16 bits.
@@ -214,7 +214,7 @@ def overlaps_experts(run: LaunchRun) -> bool:
     """Return whether expert parallel communication of one microbatch runs beside the compute of another."""
     priced = run.number("ep") > 1 and bool(run.assumptions.ep_overlap)
     interleaved = run.number("pp") == 1 or run.number("vpp") > 1
-    return priced and interleaved and not {FULL, _EXPERTS} & {*str(run["recompute"]).split(JOINED)}
+    return priced and interleaved and names_in(str(run["recompute"])).isdisjoint((FULL, _EXPERTS))
 
 
 def fused_options(run: LaunchRun) -> list[Option]:
@@ -272,7 +272,7 @@ def graph_options(run: LaunchRun) -> Settings:
         f"the software {run.device.software}": run.device.software != "cuda",
         f"zero_stage={run['zero_stage']}": run.number("zero_stage") > 1,
         f"offload={run['offload']}": run["offload"] in ("activations", "both"),
-        f"recompute={run['recompute']}": bool(_RECOMPUTED & {*str(run["recompute"]).split(JOINED)}),
+        f"recompute={run['recompute']}": not _RECOMPUTED.isdisjoint(names_in(str(run["recompute"]))),
     }
     if why := next((choice for choice, holds in prevented.items() if holds), ""):
         return [], ungraphed(run, f"Megatron-LM captures none of layers with {why}")

@@ -33,24 +33,27 @@ NONE, SELECTIVE, FULL = "none", "selective", "full"
 JOINED = "+"
 REGION_NAMES = tuple(REGIONS_BY_NAME)
 
-_SETS = [
-    regions
+# Values that join names of regions, which are in the order of the regions.
+_JOINING = {
+    JOINED.join(regions): frozenset(regions)
     for count in range(1, len(REGION_NAMES) + 1)
     for regions in combinations(REGION_NAMES, count)
-    if not any(REGIONS_BY_NAME[name].within in regions for name in regions)
-]
-# The first three are those of launchers. The names of the others are in the order of the regions.
-MAIN = (NONE, SELECTIVE, FULL)
-VALUES = (*MAIN, *(JOINED.join(regions) for regions in _SETS if regions != (CORE_ATTENTION,)))
-_REGIONS = {NONE: frozenset[str](), SELECTIVE: frozenset({CORE_ATTENTION})} | {
-    value: frozenset(value.split(JOINED)) for value in VALUES[len(MAIN) :]
+    if regions != (CORE_ATTENTION,) and not any(REGIONS_BY_NAME[name].within in regions for name in regions)
 }
+MAIN = (NONE, SELECTIVE, FULL)  # those of launchers
+VALUES = (*MAIN, *_JOINING)
+_REGIONS = {NONE: frozenset[str](), SELECTIVE: frozenset({CORE_ATTENTION}), **_JOINING}
 NONE_CODE, FULL_CODE = VALUES.index(NONE), VALUES.index(FULL)
 
 
 def regions_of(code: int) -> frozenset[str] | None:
     """Return the regions that a value recomputes, by its position in `VALUES`; None for the whole layer."""
     return _REGIONS.get(VALUES[code])
+
+
+def names_in(value: str) -> frozenset[str]:
+    """Return the names of the regions that a value joins, or the value itself."""
+    return _JOINING.get(value) or frozenset({value})
 
 
 def value_of(text: str) -> str:

@@ -25,13 +25,13 @@ from dsx.notation.sharded_layer import ALL_GATHER, ALL_TO_ALL, RING
 from dsx.plans.choices import (
     BY_NAME,
     CHOICE_COLUMNS,
-    JOINED,
     KEY_COLUMNS,
     NAMED,
     PLACEMENT_COLUMNS,
     PLAN_COLUMNS,
     REGION_NAMES,
     VALUES,
+    names_in,
 )
 from dsx.plans.experts import Truth, Whole
 from dsx.records import Bool, Int
@@ -105,7 +105,7 @@ def of_regions(framework: FrameworkSpec, regions: Collection[str]) -> FrameworkS
     never = {region for region, beside in framework.recomputed_beside.items() if not {*beside} <= {*regions}}
     if not never or "recompute" in framework.fix:
         return framework
-    run = [value for value in VALUES if not never & {*value.split(JOINED)}]
+    run = [value for value in VALUES if not never & names_in(value)]
     boxes: list[BoxSpec] = []
     for box in framework.runs:
         values = [value for value in box.fix.get("recompute", run) if value in run]

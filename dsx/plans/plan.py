@@ -78,14 +78,16 @@ class Plan(Mapping[str, Any]):
         if not isinstance(columns, Mapping):
             raise wrong("plan | ...", columns, "a mapping of columns is wanted, as in plan | {'recompute': 'full'}")
         names = {*self.columns, *PLAN_COLUMNS, LAYOUT, *SHARES}
+        changed = dict(columns)
         for name, value in columns.items():
             if name not in names:
                 raise PlanError(f"unknown setting {name!r}{nearest_column(str(name), names)}")
             if name in SEARCHED_COLUMNS:
-                _code(name, value.item() if isinstance(value, np.generic) else value)
+                code = _code(name, value.item() if isinstance(value, np.generic) else value)
+                changed[name] = BY_NAME[name].name_of(code)
             elif name in (*DEGREES, *SIZES) and not (isinstance(value, int | np.integer) and value >= 1):
                 raise PlanError(f"{name}={value!r} must be a whole number of at least 1")
-        return Plan({**self.columns, **columns})
+        return Plan({**self.columns, **changed})
 
     @property
     def codes(self) -> dict[str, int]:

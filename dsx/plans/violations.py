@@ -25,7 +25,7 @@ from dsx.notation.model import define
 from dsx.notation.sharded_layer import local_size
 from dsx.notation.syntax import AXES, Rule
 from dsx.notation.work import DerivedLayer
-from dsx.plans.choices import BY_NAME, JOINED, KEY_COLUMNS, MODEL_AXES, STEP_COLUMNS
+from dsx.plans.choices import BY_NAME, KEY_COLUMNS, MODEL_AXES, STEP_COLUMNS, names_in
 from dsx.plans.experts import Columns, Whole
 from dsx.plans.placement import divisors
 from dsx.plans.plan import Plan
@@ -153,11 +153,11 @@ def _test(comparison: ColumnComparison, fault: Callable[[str], SpecError]) -> Te
         raise fault(f"unknown column {column!r}{did_you_mean(column, columns)}")
     choice = BY_NAME[column]
     if relation == WITHOUT:
-        parts = {part for name in choice.names for part in name.split(JOINED)}
+        parts = frozenset[str]().union(*map(names_in, choice.names))
         for name in comparison.with_what:
             if name not in parts:
                 raise fault(f"{column} has no {name!r}{did_you_mean(name, parts)}")
-        without = [name for name in choice.names if not {*comparison.with_what} & {*name.split(JOINED)}]
+        without = [name for name in choice.names if names_in(name).isdisjoint(comparison.with_what)]
         return Test(column, "in", tuple(map(choice.code, without)))
     (bound,) = comparison.with_what
     if choice.names:
