@@ -66,17 +66,17 @@ def models_built_once() -> Iterator[None]:
     problem = importlib.import_module("dsx.pricing.problem")
     build, models = problem.build_model, {}
 
-    def built(spec, assumptions, strategy, near=None, *phase):
-        key = (*(stated.model_dump_json(warnings=False) for stated in (spec, assumptions)), strategy, *phase)
+    def built(spec, assumptions, strategy, near=None):
+        key = (*(stated.model_dump_json(warnings=False) for stated in (spec, assumptions)), strategy)
         own = near is not None and (
             [*near.parent.glob("*.layer")] or near.with_name(f"{assumptions.operators}.yaml").exists()
         )
         if (
             own or "DSX_PATH" in os.environ or any(".layer" in text for text in key[:3])
         ):  # definitions of the user may change
-            return build(spec, assumptions, strategy, near, *phase)
+            return build(spec, assumptions, strategy, near)
         if key not in models:
-            models[key] = build(spec, assumptions, strategy, None, *phase)
+            models[key] = build(spec, assumptions, strategy, None)
         return models[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,7 @@ from pydantic import (
 from dsx.config.documents import Document
 from dsx.config.load import Assignment, Given, stated_document, statements
 from dsx.config.schema import Count, FileKind, Spec, Total, validate, whole_number
-from dsx.config.sweep_fields import divisors_of
+from dsx.config.sweep_fields import divisors_of, listed
 from dsx.errors import SpecError, did_you_mean
 
 ELEMENT_BYTES = ("activation_bytes", "weight_bytes", "gradient_bytes", "cross_entropy_bytes")
@@ -47,6 +47,7 @@ HEADS, KV_HEADS = "h", "g"
 PREDICTION, PREDICTED = "prediction", "layer"
 VOCABULARY = "v"  # that of the embedding and the head, which a model may leave out
 CLASSES = "classes"  # that of the head of a classifier
+ALL_WEIGHTS = "*"
 
 
 def _letter(letter: str) -> str:
@@ -142,6 +143,7 @@ def _arm(value: object) -> str:
 LayersEntry = Annotated[
     Annotated[LayerCount, Tag("<one>")] | Annotated[RepeatedLayers, Tag("<repeated>")], Discriminator(_arm)
 ]
+Trained = Annotated[list[str], BeforeValidator(listed)]
 _MOST_ENTRIES = 100_000  # of layers, with repeated patterns expanded
 
 
@@ -160,6 +162,11 @@ class ModelSpec(Spec):
     # Layers of multi-token prediction that the head is trained with, each as the last layer before the head. The
     # published number of parameters leaves them out.
     num_prediction_layers: Annotated[int, Field(ge=0, le=1), BeforeValidator(whole_number)] = 0
+    # Patterns (``*``, ``?``) of the names of the weights that a step trains, such as "head.*"; the names are those of
+    # `dsx.notation.phases`. A step that trains none is a forward alone.
+    trained: Annotated[list[str], BeforeValidator(listed)] = Field(
+        default=[ALL_WEIGHTS], exclude_if=[ALL_WEIGHTS].__eq__
+    )
     parameters: Total | None = None  # published number, to compare with that of the layer definitions
 
     @field_validator("dimensions")

@@ -113,6 +113,7 @@ def _left(run: LaunchRun, shape: Architecture) -> list[str]:
     tasks = {
         f"the model {shape.name}, {shape.num_layers} layers of {shape.hidden}, {shape.heads} heads, "
         f"vocabulary {shape.vocabulary}": True,
+        f"{shape.frozen}: requires_grad=False": bool(shape.frozen),
         f"tp={tp}: {how}": tp > 1,
         f"pp={pp} with {layers} layers a stage: build a deepspeed.pipe.PipelineModule of so many stages": pp > 1,
         f"ep={ep}: give deepspeed.moe.layer.MoE(ep_size={ep})": ep > 1,

@@ -289,7 +289,8 @@ _NO_MODEL = "Megatron-LM's GPT model"
 
 def refused_model(shape: Architecture) -> list[str]:
     """Return the parts of a model without which Megatron-LM would run another model."""
-    return [f"{part}: {_NO_MODEL} has none" for part in shape.unusual] + (
+    parts = [*shape.unusual, *filter(None, [shape.frozen])]
+    return [f"{part}: {_NO_MODEL} has none" for part in parts] + (
         [] if shape.causal else [f"attention to all positions: {_NO_MODEL} masks later ones"]
     )
 

@@ -33,7 +33,17 @@ from typing import NamedTuple
 
 from dsx.config.assumption_set import AssumptionsSpec
 from dsx.config.cluster_file import HALF_FORMATS, DeviceSpec, HalfFormat
-from dsx.config.model_file import CHOSEN, EXPERTS, HEADS, KV_HEADS, PREDICTION, LayerKind, ModelSpec, has_experts
+from dsx.config.model_file import (
+    ALL_WEIGHTS,
+    CHOSEN,
+    EXPERTS,
+    HEADS,
+    KV_HEADS,
+    PREDICTION,
+    LayerKind,
+    ModelSpec,
+    has_experts,
+)
 from dsx.notation.expressions import names
 from dsx.notation.model import Model, counted
 from dsx.notation.work import DerivedLayer
@@ -109,6 +119,7 @@ class Architecture:
     with_experts: tuple[bool, ...]
     latent: Latent | None
     experts: ExpertSizes | None
+    frozen: str  # weights that are not trained, in words; empty for none
     unusual: tuple[str, ...]
 
 
@@ -122,6 +133,7 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
     sizes = spec.dimensions
     with_latent = any(_LATENT in dict(kind.blocks).values() for kind in kinds)
     with_experts = tuple(_has_experts(kind) for kind in layers)
+    frozen = f"frozen weights, all but {', '.join(spec.trained)}" if spec.trained else "frozen weights, all of them"
     latent, experts = None, None
     if with_latent:
         rank = None if _PLAIN_QUERIES in has else sizes["rq"]
@@ -155,6 +167,7 @@ def architecture_of(spec: ModelSpec, assumptions: AssumptionsSpec) -> Architectu
         with_experts=with_experts,
         latent=latent,
         experts=experts,
+        frozen="" if ALL_WEIGHTS in spec.trained else frozen,
         unusual=tuple(_unusual(kinds, ends - layers[-1].options if PREDICTION in ends else ends)),
     )
 

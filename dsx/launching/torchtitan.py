@@ -88,7 +88,8 @@ def no_model(shape: Architecture) -> list[Refused]:
         "no embedding": shape.vocabulary is None,
     }
     lacking = [*shape.unusual, *(part for part, present in parts.items() if present)]
-    return [Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in lacking]
+    by_program = [Refused(f"{shape.frozen}: {NAME} trains all", "the framework deepspeed")] if shape.frozen else []
+    return [*(Refused(f"{part}: no model of {NAME} has that", _ELSEWHERE) for part in lacking), *by_program]
 
 
 def _schedule(run: LaunchRun) -> str | None:

@@ -41,7 +41,7 @@ from dsx.notation.library import (
     written_now,
 )
 from dsx.notation.operators import NAMES, OperatorKind
-from dsx.notation.phases import PRE_TRAINING, Phase, has_gradient, with_constants
+from dsx.notation.phases import Phase, has_gradient, with_constants
 from dsx.notation.sharded_layer import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -201,7 +201,6 @@ class Model:
     layers: tuple[tuple[DerivedLayer, int], ...]  # (layer, count) in pipeline order
     leading: int = 0  # entries of `layers` that only the first pipeline stage has: 1 with an embedding, else 0
     trailing: int = 0  # entries that only the last stage has: 1 with a head, else 0
-    phase: Phase = PRE_TRAINING  # in which the layers run
 
     @property
     def num_layers(self) -> int:
@@ -296,14 +295,8 @@ def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
     return entries
 
 
-def build_model(
-    spec: ModelSpec,
-    assumptions: AssumptionsSpec,
-    strategy: str,
-    near: Path | None = None,
-    phase: Phase = PRE_TRAINING,
-) -> Model:
-    """Build and derive every layer kind of a model under `strategy`, as it runs in a phase of a step.
+def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
+    """Build and derive every layer kind of a model under `strategy`, as it runs in a step.
 
     A first layer that takes data is the embedding; a last layer whose output has another distribution than its input
     is the head. The layers between them are the body. Of layers of one kind with trained weights, the first is another
@@ -321,6 +314,7 @@ def build_model(
         kind: replace(layer_of(kind, spec.name, assumptions, strategy, table, near), single=single)
         for kind in dict.fromkeys(entry.layer for entry in entries)
     }
+    phase = Phase(tuple(spec.trained))
     phase.check(spec.name, built.values())
     leading, trailing = check_chain(spec.name, [(built[entry.layer], entry.count) for entry in entries])
 
@@ -341,7 +335,7 @@ def build_model(
         constant_input = not has_gradient(layer)
         if entry.count > num_alike:
             layers.append((derived(entry.layer, constant_input), entry.count - num_alike))
-    return Model(spec.name, dict(spec.dimensions), tuple(layers), leading, trailing, phase)
+    return Model(spec.name, dict(spec.dimensions), tuple(layers), leading, trailing)
 
 
 def _check_amounts(spec: ModelSpec, layer: DerivedLayer) -> None:

@@ -32,7 +32,6 @@ from dsx.errors import SpecError, did_you_mean
 from dsx.notation.expressions import evaluate, names
 from dsx.notation.library import kernel_names, load_operators
 from dsx.notation.model import Model, build_model, counted, unsharded
-from dsx.notation.phases import PRE_TRAINING, Phase
 from dsx.notation.work import FORWARD, DerivedLayer, derive, layers_hash
 from dsx.plans.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.plans.enumerate import run_by, searched_values
@@ -274,7 +273,6 @@ class ProblemOptions:
     partition: str = EVEN
     framework: FrameworkSpec | None = None
     merged: bool = False
-    phase: Phase = PRE_TRAINING  # that a step runs
 
 
 _DEFAULTS = ProblemOptions()
@@ -291,18 +289,15 @@ def make_problem(
     """Build a problem; `models` are the model under each strategy, if they are built already.
 
     Raises SpecError for a strategy that cannot be priced yet and for a model with too many layers for an optimal cut,
-    OperatorTimesError for a row of the operator times that names no kernel, and ValueError for models that were built
-    for another phase than that of `options`.
+    and OperatorTimesError for a row of the operator times that names no kernel.
     """
     near, times = options.near, options.operator_times
     if options.partition == OPTIMAL:
         check_layers(model, assumptions)
     assumptions = on_platform(assumptions, cluster.device.software)
     length = options.sequence_length or model.default_sequence_length
-    built = (priceable_model(model, assumptions, strategy, near, options.phase) for strategy in strategies)
+    built = (priceable_model(model, assumptions, strategy, near) for strategy in strategies)
     models = tuple(built if models is None else models)
-    if any(model.phase != options.phase for model in models):
-        raise ValueError("the models are built for another phase than that of the options")
     without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
     machine = cluster_from_spec(cluster)
     # On two tiers a plan may have any placement, so the order has no effect.
@@ -352,15 +347,9 @@ def check_layers(model: ModelSpec, assumptions: AssumptionsSpec) -> None:
     )
 
 
-def priceable_model(
-    model: ModelSpec,
-    assumptions: AssumptionsSpec,
-    strategy: str,
-    near: Path | None = None,
-    phase: Phase = PRE_TRAINING,
-) -> Model:
+def priceable_model(model: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
     """Return a model under a strategy; raises InputError if it cannot be built, or cannot be priced yet."""
-    built = build_model(model, assumptions, strategy, near, phase)
+    built = build_model(model, assumptions, strategy, near)
     for layer in built.kinds:
         used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
         if "dp" in used:

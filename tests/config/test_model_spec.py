@@ -71,6 +71,17 @@ def test_overrides_are_set_and_optional_fields_may_be_added(tmp_path):
         load_model(file, [("dimensions.e", "x")])
 
 
+def test_a_model_may_say_which_weights_are_trained(tmp_path):
+    file = write(tmp_path, GOOD)
+    assert load_model(file).trained == ["*"]
+    assert "trained" not in load_model(file).model_dump(mode="json")  # so that files of models are as they were
+    for written, read in (("head.*", ["head.*"]), ("[wo, 'gamma*']", ["wo", "gamma*"]), ("[]", [])):
+        model = load_model(file, [("trained", written)])
+        assert model.trained == load_model(write(tmp_path, f"{GOOD}trained: {written}\n")).trained == read
+        assert ModelSpec.model_validate(model.model_dump(mode="json")) == model
+        file = write(tmp_path, GOOD)
+
+
 def test_all_faults_are_listed_with_line_path_and_nearest_name(tmp_path):
     file = write(
         tmp_path,

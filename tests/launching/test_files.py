@@ -267,6 +267,19 @@ def test_a_model_that_a_framework_has_not(framework, part):
         dsx.launch(job(spec), "dp=16 zero_stage=2", framework=framework)
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("trained", "part"), [(["head.*", "wo"], "all but head.*, wo"), ([], "all of them")])
+def test_a_framework_that_freezes_no_weights_starts_no_run_with_frozen_ones(framework, trained, part):
+    frozen = job(SPEC | {"trained": trained})
+    if framework == "deepspeed":
+        found = dsx.launch(frozen, "dp=16 zero_stage=2", framework=framework)
+        assert f"frozen weights, {part}: requires_grad=False" in found.left
+    else:
+        with pytest.raises(InputError) as caught:
+            dsx.launch(frozen, "dp=16 zero_stage=2", framework=framework)
+        assert f"frozen weights, {part}: " in str(caught.value)
+
+
 def test_files_are_written_or_refused(tmp_path, dense):
     found = dsx.launch(job(), MEGATRON, out=tmp_path / "a" / "b")
     script = tmp_path / "a" / "b" / "launch.sh"

@@ -9,16 +9,16 @@ from dsx.config.model_file import load_model
 from dsx.errors import SpecError
 from dsx.notation.expressions import evaluate
 from dsx.notation.model import build_model, unsharded
-from dsx.notation.phases import FORWARD_ALONE, PRE_TRAINING, Phase
+from dsx.notation.phases import Phase
 from dsx.notation.work import BACKWARD, FORWARD
 
 DEFAULT = load_assumptions("default")
 MODELS = ["llama-3-8b", "deepseek-v3", "qwen3-next-80b-a3b", "mamba2-2.7b", "vit-l-16"]
-PHASES = [Phase(("wo",)), Phase(("gamma*",)), Phase(("*head.*",)), Phase(("*embedding.*", "w*")), FORWARD_ALONE]
+TRAINED = [("wo",), ("gamma*",), ("*head.*",), ("*embedding.*", "w*"), ()]
 
 
-def built(model, phase=PRE_TRAINING):
-    return build_model(load_model(model), DEFAULT, DEFAULT.default_strategy, None, phase)
+def built(model, *trained):
+    return build_model(load_model(model, [("trained", [*trained])]), DEFAULT, DEFAULT.default_strategy)
 
 
 def amount(model, expression_of, kind):
@@ -26,9 +26,9 @@ def amount(model, expression_of, kind):
     return sum(evaluate(expression_of(kernel), values) for kernel in kind.kernels)
 
 
-def reachable(layer, phase, constant_input):
+def reachable(layer, trained, constant_input):
     """The tensors that a trained weight reaches, by walking from each of them."""
-    reached = {name for name, tensor in layer.tensors.items() if tensor.weight and phase.trains(layer, name)}
+    reached = {name for name, tensor in layer.tensors.items() if tensor.weight and Phase(trained).trains(layer, name)}
     reached |= set() if constant_input else {name for name in layer.inputs if not layer.tensors[name].data}
     pending = [*reached]
     while pending:
@@ -43,23 +43,23 @@ def reachable(layer, phase, constant_input):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_pre_training_has_a_gradient_of_all_but_data(model):
-    plain = built(model)
+    plain = built(model, "*")
     for layer in plain.kinds:
         constant = {name for name, tensor in layer.tensors.items() if tensor.constant}
         assert {name for name in layer.tensors if layer.tensors[name].data} <= constant
         assert not any(weight.frozen for weight in layer.weights)
     assert [count for _, count in plain.layers] == [entry.count for entry in load_model(model).sequence]
-    stated = built(model, Phase(("*.*",)))
+    stated = built(model, "*.*")
     assert [layer.kernels for layer in stated.kinds] == [layer.kernels for layer in plain.kinds]
 
 
-@pytest.mark.parametrize("phase", PHASES, ids=str)
+@pytest.mark.parametrize("trained", TRAINED, ids=str)
 @pytest.mark.parametrize("model", MODELS)
-def test_gradients_are_of_what_trained_weights_reach(model, phase):
-    made, pre_trained = built(model, phase), built(model)
+def test_gradients_are_of_what_trained_weights_reach(model, trained):
+    made, pre_trained = built(model, *trained), built(model, "*")
     constant_input = True
     for layer, count in made.layers:
-        reached = reachable(layer, phase, constant_input)
+        reached = reachable(layer, trained, constant_input)
         assert {name for name, tensor in layer.tensors.items() if not tensor.constant} == reached
         # Each contraction has a multiply back for each of its operands that is reached.
         expected = Counter(
@@ -90,7 +90,7 @@ def test_gradients_are_of_what_trained_weights_reach(model, phase):
 
 def test_only_the_first_trained_layer_has_no_gradient_of_its_input():
     """Adapters on the queries of every layer: all layers but the first pass a gradient on."""
-    made = built("llama-3-8b", Phase(("wqkv",)))
+    made = built("llama-3-8b", "wqkv")
     embedding, first, others, head = made.layers
     assert [count for _, count in made.layers] == [1, 1, 31, 1]
     assert embedding[0].graph.backward == ()
@@ -112,9 +112,11 @@ def test_only_the_first_trained_layer_has_no_gradient_of_its_input():
     assert amount(made, lambda k: k.gradient_flops, head[0]) == amount(made, lambda k: k.work[FORWARD].matrix, head[0])
 
 
-def test_a_pattern_that_names_no_weight():
+@pytest.mark.parametrize(
+    ("pattern", "nearest"), [("wqq", "wqkv"), ("haed.*", "head.*"), ("self-atention.wo", "self-attention.wo")]
+)
+def test_a_pattern_that_names_no_weight(pattern, nearest):
     with pytest.raises(SpecError) as caught:
-        built("llama-3-8b", Phase(("wqq",)))
-    message = str(caught.value)
-    assert message.startswith("'wqq' names no weight of model 'llama-3-8b'")
-    assert "(it has: embedding.table, transformer.gamma1, " in message
+        built("llama-3-8b", "gamma1", pattern)
+    message = f"trained: {pattern!r} names no weight of model 'llama-3-8b'; did you mean {nearest!r}?"
+    assert str(caught.value).startswith(f"{message} (it has: embedding.table, transformer.gamma1, ")

@@ -13,11 +13,10 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.config.sweep_file import KeepTop
-from dsx.notation.phases import FORWARD_ALONE, PRE_TRAINING, Phase
 from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.spaces import Space
 
-QUERIES = Phase(("wqkv",))
+QUERIES, FORWARD_ALONE, PRE_TRAINING = ("wqkv",), (), ("*",)
 DEFAULT = load_assumptions("default")
 # Of Llama-3 8B: 32 layers with e = 4096, and 32 + 2 * 8 heads of 128.
 OF_QUERIES = 32 * 4096 * (32 + 2 * 8) * 128
@@ -25,14 +24,14 @@ PARAMETERS = 8_030_261_248
 
 
 @cache
-def problem(phase, model="llama-3-8b"):
-    options = ProblemOptions(sequence_length=4096, phase=phase)
-    return make_problem(load_model(model), load_cluster("h100-nvs8"), DEFAULT, (DEFAULT.default_strategy,), options)
+def problem(trained, model="llama-3-8b"):
+    spec, options = load_model(model, [("trained", [*trained])]), ProblemOptions(sequence_length=4096)
+    return make_problem(spec, load_cluster("h100-nvs8"), DEFAULT, (DEFAULT.default_strategy,), options)
 
 
 @cache
-def costs(phase, settings, model="llama-3-8b"):
-    return evaluate_plan(problem(phase, model), settings.split(), 16, 32).costs
+def costs(trained, settings, model="llama-3-8b"):
+    return evaluate_plan(problem(trained, model), settings.split(), 16, 32).costs
 
 
 @pytest.mark.parametrize(
@@ -75,23 +74,23 @@ def test_a_forward_alone_holds_weights_and_runs_forwards(settings):
 
 
 def test_fewer_trained_weights_never_cost_more():
-    phases = [FORWARD_ALONE, Phase(("head.*",)), Phase(("head.*", "wo")), Phase(("head.*", "w*")), PRE_TRAINING]
+    growing = [FORWARD_ALONE, ("head.*",), ("head.*", "wo"), ("head.*", "w*"), PRE_TRAINING]
     for settings in ("tp=2 pp=2 dp=4 zero_stage=1", "dp=16 zero_stage=3 recompute=full", "tp=4 dp=4 zero_replicas=2"):
-        found = [costs(phase, settings) for phase in phases]
+        found = [costs(trained, settings) for trained in growing]
         # The parts of the memory are those of the worst stage, which may be another one.
         of_one_stage = () if "pp" in settings else ("gradient_bytes", "optimizer_bytes")
         for name in ("step_time_s", "dp_comm_s", "optimizer_s", "peak_bytes", *of_one_stage):
-            of_phases = [of_phase[name] for of_phase in found]
-            assert of_phases == sorted(of_phases), (settings, name)
+            column = [row[name] for row in found]
+            assert column == sorted(column), (settings, name)
 
 
-@pytest.mark.parametrize("phase", [FORWARD_ALONE, Phase(("wo",))], ids=str)
+@pytest.mark.parametrize("trained", [FORWARD_ALONE, ("wo",)], ids=str)
 @pytest.mark.slow
-def test_the_fastest_of_a_search_are_the_fastest_of_all(phase):
+def test_the_fastest_of_a_search_are_the_fastest_of_all(trained):
     """A search bounds candidates and prices blocks of them in compiled code; brute force prices all on NumPy."""
     whole = problem_of("default", ("1d",))
-    options = ProblemOptions(phase=phase, train_tokens=1e12)
-    made = make_problem(whole.model, cluster_spec(SYSTEM), whole.assumptions_spec, ("1d",), options).searching(USUAL)
+    spec, options = whole.model.model_copy(update={"trained": [*trained]}), ProblemOptions(train_tokens=1e12)
+    made = make_problem(spec, cluster_spec(SYSTEM), whole.assumptions_spec, ("1d",), options).searching(USUAL)
     space = Space(made, (24,), (48,))
     rows = priced(made, space)
     rows = {name: column[rows["reject"] == 0] for name, column in rows.items()}
@@ -104,14 +103,7 @@ def test_the_fastest_of_a_search_are_the_fastest_of_all(phase):
 
 def test_a_tied_weight_is_reduced_if_it_is_trained():
     found = {
-        phase: costs(phase, "pp=2 dp=8", "gemma-3-12b") for phase in (PRE_TRAINING, FORWARD_ALONE, Phase(("gamma",)))
+        trained: costs(trained, "pp=2 dp=8", "gemma-3-12b") for trained in (PRE_TRAINING, FORWARD_ALONE, ("gamma",))
     }
     assert found[FORWARD_ALONE]["dp_comm_s"] == 0.0
-    assert found[Phase(("gamma",))]["dp_comm_s"] < 0.2 * found[PRE_TRAINING]["dp_comm_s"]
-
-
-def test_built_models_are_of_the_phase_that_is_priced():
-    pre_trained = problem(PRE_TRAINING)
-    options = ProblemOptions(phase=FORWARD_ALONE)
-    with pytest.raises(ValueError, match="another phase"):
-        make_problem(pre_trained.model, load_cluster("h100-nvs8"), DEFAULT, ("1d",), options, pre_trained.models)
+    assert found["gamma",]["dp_comm_s"] < 0.2 * found[PRE_TRAINING]["dp_comm_s"]
