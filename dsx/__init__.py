@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dsx.plans.plan import Plan as Plan
     from dsx.verbs.compare import compare as compare
     from dsx.results.frames import pareto as pareto
-    from dsx.results.sets import load as load
+    from dsx.results.frames import load as load
     from dsx.verbs import trace as trace
     from dsx.verbs.arguments import keep_compiled as keep_compiled
     from dsx.verbs.best import BestPlans as BestPlans, best as best
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "pictures.figure": "image_format",
     "plans.plan": "Plan",
-    "results.frames": "pareto",
-    "results.sets": "load",
+    "results.frames": "load pareto",
     "verbs.arguments": "keep_compiled",
     "verbs.best": "BestPlans best",
     "verbs.calibrate": "Calibrated calibrate",

@@ -19,7 +19,7 @@ def test_all_is_sorted_complete_and_resolves():
     # Every member resolves.
     from dsx import pictures as plot
     from dsx.results import frames as pareto_rows
-    from dsx.results import sets as store
+    from dsx.results import frames as store
     from dsx.verbs import compare as set_comparison
 
     assert dsx.compare is set_comparison.compare

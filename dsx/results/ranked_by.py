@@ -25,7 +25,7 @@ TIED = 1e-3  # of a step time: it prints the same
 LEAST_GOODPUT = 0.01  # share of the time; with less a job gets nowhere
 
 P = TypeVar("P")
-Priced = DataView  # a plan with its costs, of `dsx.pricing.one_plan` or `dsx.results.sets`
+Priced = DataView  # a plan with its costs, of `dsx.pricing.one_plan` or `dsx.results.frames`
 
 
 def wanted_by_role(step_time_s: float, resolution: float | None) -> tuple[Wanted, Wanted, Wanted]:

@@ -56,9 +56,9 @@ from dsx.results.folder import (
     part_number,
     shard_lock,
 )
+from dsx.results.frames import frame, stated
 from dsx.results.manifest import Counts, Manifest, StoredPart, differences
 from dsx.results.parts import spec_hash_of
-from dsx.results.sets import frame, stated
 
 _CURE = "wait for it to finish, or choose another folder with -o"
 _HOLDER = re.compile(r"process [0-9]{1,10} on [^\s\x00-\x1f\x7f]{1,255}")

@@ -23,9 +23,8 @@ from dsx.cost.context import StepCosts
 from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path
 from dsx.plans.choices import PLAN_COLUMNS
 from dsx.progress import warn
-from dsx.results.frames import Frame, check_frame, column_list, require
+from dsx.results.frames import Frame, as_plans, check_frame, column_list, load, load_chosen, read_manifest, require
 from dsx.results.manifest import Manifest
-from dsx.results.sets import as_plans, load, load_chosen, read_manifest
 from dsx.tables.format import (
     differing,
     hardware_of,

@@ -28,7 +28,7 @@ from dsx.plans.enumerate import Arrays
 from dsx.plans.violations import allowed
 from dsx.pricing.measured_share import key_of
 from dsx.progress import Watch, progress
-from dsx.results.sets import fastest, read_manifest
+from dsx.results.frames import fastest, read_manifest
 from dsx.tables.format import table
 from dsx.tables.terms import shapes_data
 from dsx.text import Data, DataFrame, DataView

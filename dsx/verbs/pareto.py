@@ -8,9 +8,8 @@ from dsx.cost.context import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.errors import InputError, file_path
 from dsx.progress import remark
-from dsx.results.frames import column_list, column_of
+from dsx.results.frames import as_plans, column_list, column_of, load_chosen, read_manifest
 from dsx.results.frames import pareto as front_of
-from dsx.results.sets import as_plans, load_chosen, read_manifest
 from dsx.tables.format import hardware_text, quantity, table, whole_plan_text, wrapped
 from dsx.text import Data
 from dsx.units import format_quantity

@@ -9,8 +9,18 @@ from dsx.cost.interval import StepInterval
 from dsx.errors import InputError, NothingFeasible, UnknownNameError, file_path, one_text
 from dsx.progress import remark, warn
 from dsx.results import frames
-from dsx.results.frames import Conditions, column_list, column_of, matching, parsed, taken, text_of
-from dsx.results.sets import load, load_chosen, read_manifest
+from dsx.results.frames import (
+    Conditions,
+    column_list,
+    column_of,
+    load,
+    load_chosen,
+    matching,
+    parsed,
+    read_manifest,
+    taken,
+    text_of,
+)
 from dsx.tables.format import keeps_front, kept_text
 from dsx.text import DataFrame, DataView
 from dsx.units import counted, exact_quantity

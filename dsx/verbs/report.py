@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dsx.config.search_path import shown
 from dsx.errors import InputError, file_path
-from dsx.pictures.html.markup import check_plotly
+from dsx.pictures.html.answer import check_plotly
 from dsx.pricing.one_plan import price_plan
 from dsx.progress import remark
+from dsx.results.frames import read_manifest
 from dsx.results.manifest import Manifest
-from dsx.results.sets import read_manifest
 from dsx.tables.format import keeps_front, kept_text, title_of, wrapped
 from dsx.tables.plans import plans_frame, plans_text
 from dsx.text import Data, DataFrame
@@ -108,8 +108,8 @@ def report(
 
 def _made(folder: Path, manifest: Manifest, chosen: ResultRow | None) -> Report:
     from dsx.pictures.html import answer as cards
+    from dsx.pictures.html.answer import element, markup
     from dsx.pictures.html.figures import pictures
-    from dsx.pictures.html.markup import element, markup
     from dsx.pictures.html.page import Parts, page, plan_command, rejected_reasons, rerun, stated_values, sweep_command
     from dsx.pictures.html.ranked_rows import ranked_rows, table_data
 

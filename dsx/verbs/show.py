@@ -18,10 +18,9 @@ from dsx.plans.choices import PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.plans.plan import Plan
 from dsx.pricing.problem import Problem
 from dsx.progress import warn
-from dsx.results.frames import column_list
+from dsx.results.frames import as_plans, column_list, fastest, load_chosen, read_manifest
 from dsx.results.manifest import Manifest, files_on, stated_files
 from dsx.results.set_columns import CUT
-from dsx.results.sets import as_plans, fastest, load_chosen, read_manifest
 from dsx.tables.format import (
     counts_text,
     hardware_of,

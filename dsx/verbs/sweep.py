@@ -31,9 +31,9 @@ from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress, rate_text, remark, warn, working
 from dsx.results import manifest as manifests
 from dsx.results import writer as store
+from dsx.results.frames import fastest, load
 from dsx.results.manifest import Counts, Manifest
 from dsx.results.set_columns import MENTIONED, ROW_BYTES, ExtraColumn
-from dsx.results.sets import fastest, load
 from dsx.results.writer import Writer
 from dsx.search.spaces import fault_of_fix, fault_of_limit, make_studies, strategies_of
 from dsx.search.sweep import Sweep, fault_of_groups, most_rows, reduces, size_for

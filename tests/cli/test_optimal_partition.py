@@ -60,7 +60,7 @@ def test_the_cut_of_each_row_is_in_the_set(swept):
 @pytest.mark.slow
 def test_an_even_set_has_no_cuts_and_another_hash(run, swept, place):
     import dsx
-    from dsx.results.sets import read_manifest
+    from dsx.results.frames import read_manifest
 
     assert run("sweep", "sweep.yaml", "-o", "even", "--set", "sweep.partition=even").code == 0
     assert "stage_layers" not in dsx.load("even").columns

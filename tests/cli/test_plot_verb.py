@@ -11,8 +11,8 @@ from dsx.config.what_if import varied_field
 from dsx.errors import InputError, UnknownNameError
 from dsx.pictures import figure as files
 from dsx.plans.choices import BY_NAME
+from dsx.results import frames as store
 from dsx.results import manifest as manifests
-from dsx.results import sets as store
 from dsx.results import writer as writing
 from dsx.results.set_columns import NAME_COLUMNS, ExtraColumn
 from dsx.verbs import plot as picture

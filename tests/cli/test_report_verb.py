@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dsx.results.sets import read_manifest
+from dsx.results.frames import read_manifest
 
 
 def test_it_writes_a_page_of_a_plan_or_of_the_reasons_for_none(run, swept, tmp_path, nothing_fits):

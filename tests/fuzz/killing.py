@@ -33,7 +33,7 @@ import pandas
 import pyarrow.parquet
 from results.faults import LOCK, Change, replace_calls
 
-from dsx.results import sets as plan_rows
+from dsx.results import frames as plan_rows
 from dsx.results import writer as store
 from dsx.search import spaces as study
 from dsx.search import sweep

@@ -31,7 +31,7 @@ from results.sets import begin_manifest, make_counts, make_rows
 
 import dsx
 from dsx.errors import StoreError
-from dsx.results import sets as store
+from dsx.results import frames as store
 from dsx.results import writer as writing
 
 SIZES = (3, 0, 4)

@@ -12,8 +12,8 @@ import pytest
 
 from dsx.errors import StoreError
 from dsx.results import folder as disk
+from dsx.results import frames as store
 from dsx.results import manifest as manifests
-from dsx.results import sets as store
 from dsx.results import writer as writing
 
 

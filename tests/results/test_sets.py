@@ -9,13 +9,13 @@ import pytest
 from results.sets import WHAT_IF
 
 from dsx.errors import StoreError, UnknownNameError
+from dsx.results import frames as store
 from dsx.results import manifest as manifests
-from dsx.results import sets as store
 from dsx.results import writer as writing
 from dsx.results.folder import UNFINISHED
+from dsx.results.frames import as_plans, fastest
 from dsx.results.manifest import Counts
 from dsx.results.set_columns import COLUMNS
-from dsx.results.sets import as_plans, fastest
 
 
 def test_values_come_back(stored, rows, begun):

@@ -11,8 +11,8 @@ import pytest
 from results.sets import WHAT_IF
 
 from dsx.errors import StoreError
+from dsx.results import frames as reading
 from dsx.results import parts as stored_parts
-from dsx.results import sets as reading
 from dsx.results.folder import part_name
 from dsx.results.manifest import Counts, StoredPart
 

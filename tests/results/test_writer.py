@@ -10,7 +10,7 @@ import pytest
 
 from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
-from dsx.results import sets as store
+from dsx.results import frames as store
 from dsx.results import writer as writing
 from dsx.results.folder import part_name
 from dsx.results.manifest import Counts

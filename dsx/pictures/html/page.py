@@ -26,8 +26,7 @@ from dsx.config.load import statements
 from dsx.config.stack import with_stack
 from dsx.config.what_if import is_assumption, varied_field
 from dsx.errors import InputError
-from dsx.pictures.html.figures import Picture
-from dsx.pictures.html.markup import (
+from dsx.pictures.html.answer import (
     Markup,
     data_block,
     described,
@@ -37,6 +36,7 @@ from dsx.pictures.html.markup import (
     section,
     table,
 )
+from dsx.pictures.html.figures import Picture
 from dsx.pictures.html.ranked_rows import TableData
 from dsx.results.manifest import Manifest
 from dsx.results.ranked_by import Priced

@@ -20,10 +20,9 @@ from dsx.cost.interval import StepInterval
 from dsx.pictures.breakdown import STACKS
 from dsx.pictures.shown_rows import Numbers, Value, of_job, settings
 from dsx.plans.choices import PLAN_COLUMNS
-from dsx.results.frames import Frame
+from dsx.results.frames import Frame, as_plans, load_chosen, load_small
 from dsx.results.manifest import Manifest
 from dsx.results.set_columns import Column
-from dsx.results.sets import as_plans, load_chosen, load_small
 from dsx.text import Data, DataFrame
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class RankedRows:
     manifest: Manifest
     every: DataFrame  # all rows: choices, hardware and the costs that pictures need, in the order of the set
     best: DataFrame  # the best `MOST_ROWS` of them, with all columns, the best first
-    attrs: Mapping[Hashable, object]  # of the set (`dsx.results.sets.load`)
+    attrs: Mapping[Hashable, object]  # of the set (`dsx.results.frames.load`)
 
     @property
     def settings(self) -> list[str]:

@@ -18,7 +18,7 @@ import dsx
 from dsx.errors import InputError, StoreError
 from dsx.pictures.html import ranked_rows as ranked_rows_module
 from dsx.pictures.html.ranked_rows import table_data
-from dsx.results.sets import read_manifest
+from dsx.results.frames import read_manifest
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_the_plan_is_priced_again_by_its_command(page, report):
 
 def test_without_plotly_the_extra_is_named(result_set, monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr("dsx.pictures.html.markup.find_spec", lambda name: None if name == "plotly" else found(name))
+    monkeypatch.setattr("dsx.pictures.html.answer.find_spec", lambda name: None if name == "plotly" else found(name))
     with pytest.raises(InputError, match=r"dsx-explorer\[report\]"):
         dsx.report(result_set)
 
