@@ -15,6 +15,9 @@ import dsx
 SIZES = {"num_gpus": 8, "global_batch_size": 32}
 OF_JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 OF_JOB += ("--assumptions", "paper-2410.00273")
+OF_SIZES = ("--num-gpus", "8,16", "--global-batch-size", "32,64")
+FEW = ("--fix", "pp=1,2", "--fix", "zero_stage=1")
+TIMES = "operator,direction,m,n,k,batch,time\neinsum,,1024,4096,1024,,900 us\n"
 SET = """extends: paper-2410.00273
 name: two
 matrix_efficiency: {value: 0.8, between: [0.5, 1], source: estimate}
@@ -39,7 +42,31 @@ VERBS = {
         lambda s: ("best", *OF_JOB, "--partition", "optimal", "--set", "model.dimensions.f=2048"),
         lambda s: dsx.best(job(set={"model.dimensions.f": 2048}), partition="optimal"),
     ),
+    "best of a framework and few choices": (
+        lambda s: ("best", *OF_JOB, *FEW, "--limit", "tp<=4", "--limit", "tp>=2", "--framework", "any"),
+        lambda s: dsx.best(job(), fix="pp=1,2 zero_stage=1", limit="tp<=4 tp>=2", framework="any"),
+    ),
+    "best with a margin": (
+        lambda s: ("best", *OF_JOB, "--strategy", "1d,2d", "--memory-margin", 0, "--partition", "even"),
+        lambda s: dsx.best(job(), strategy=["1d", "2d"], memory_margin=0, partition="even"),
+    ),
+    "best of several jobs": (
+        lambda s: ("best", *OF_JOB[:4], *OF_SIZES, *OF_JOB[8:], *FEW, "--objective", "step_time_s"),
+        lambda s: dsx.several_jobs(job(), [8, 16], [32, 64], fix="pp=1,2 zero_stage=1", objective="step_time_s"),
+    ),
+    "best of a training run": (
+        lambda s: ("best", *OF_JOB[:5], "8,16", *OF_JOB[6:], *FEW, "--train-tokens", "2B", "--deadline", "30d"),
+        lambda s: dsx.training_run(job(), "2B", [8, 16], fix="pp=1,2 zero_stage=1", deadline="30d"),
+    ),
     "evaluate": (lambda s: ("evaluate", *OF_JOB, "tp=2", "dp=4"), lambda s: dsx.evaluate(job(), tp=2, dp=4)),
+    "evaluate with measured times": (
+        lambda s: ("evaluate", *OF_JOB, "dp=8", "--operator-times", "times.csv", "--sequence-length", 1024),
+        lambda s: dsx.evaluate(job(operator_times="times.csv", sequence_length=1024), dp=8),
+    ),
+    "evaluate a cut": (
+        lambda s: ("evaluate", *OF_JOB, "pp=2", "dp=4", "--partition", "optimal", "--framework", "megatron"),
+        lambda s: dsx.evaluate(job(), pp=2, dp=4, partition="optimal", framework="megatron"),
+    ),
     "evaluate with operators": (
         lambda s: ("evaluate", *OF_JOB, "tp=2", "dp=4", "nvs.tp=2", "--operators"),
         lambda s: dsx.evaluate(job(), tp=2, dp=4, tp_nvs=2, operators=True),
@@ -86,6 +113,7 @@ def files(folder):
     write_instance(folder / "networks.json", networks())
     write_runs(folder / "runs.csv", RUN | {"measured_iter_s": "0.2"})
     (folder / "two.yaml").write_text(SET)
+    (folder / "times.csv").write_text(TIMES)
     shutil.copy(CONFIGS / "llama-3-8b.json", folder / "config.json")
     return folder
 
@@ -111,7 +139,10 @@ def test_remarks_and_names_of_verbs(run, files, caplog, folder):
     assert caplog.messages == ["wrote own.yaml"]
     assert run("import-hf", "config.json", "-o", "own.yaml", "--overwrite").err == "dsx: wrote own.yaml\n"
     # A verb lists names.
-    assert run("list", "clusters").out.split() == dsx.names("clusters")
+    for kind in ("models", "clusters", "strategies", "layers", "assumptions"):
+        lines = run("list", kind).out.splitlines()
+        assert lines == dsx.names(kind)
+        assert json.loads(run("list", kind, "--json").out) == {"schema_version": 1, kind: lines}
 
 
 @pytest.mark.slow

@@ -2,13 +2,18 @@
 
 import json
 import pickle
+import re
 
 import pandas as pd
 import pytest
 from verbs.small import MODEL, SWEEP
 
 import dsx
+from dsx.cost.context import StepCosts
+from dsx.cost.interval import StepInterval
 from dsx.errors import InputError, NothingFeasible, SpecError
+from dsx.plans.choices import PLAN_COLUMNS
+from dsx.results.ranked_by import ROLES
 
 USUAL = "zero_replicas=1 stored_layers=0 offload=none"  # of these a search takes other values last
 
@@ -78,6 +83,8 @@ def test_why_puts_the_parts_beside_those_of_the_fastest_plan(job, found):
     assert (f"\n{largest} " in compared) == (abs(changes[largest]) > 1e-3 * found.step_time_s)
     assert "difference" in compared
     assert "this plan takes" not in str(dsx.why(job, found.plan))
+    rejected = str(dsx.why(job, tp=2, dp=4, dp_nvs=2))
+    assert "is rejected, for 1 reason:\n  domain_not_filled: " in rejected and "this plan takes" in rejected
     # Why says small differences in percent.
     for plan in found.frame.iloc[1:].itertuples():
         more = 100 * (plan.step_time_s / found.step_time_s - 1)
@@ -117,6 +124,120 @@ def test_searches_without_a_plan_or_a_candidate_say_why(nothing, job):
     assert none.counts.candidates == 0 and none.infeasible.startswith("no candidate")
     with pytest.raises(NothingFeasible, match="no candidate"):
         none.plan  # noqa: B018
+
+
+PRICED = {"plan", "fits", "reject", *StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
+OF_A_PLAN = {"schema_version", "framework", "not_run", "lacks"} | PRICED
+OF_A_SEARCH = {
+    "schema_version", "candidates", "priced", "feasible", "cut", "framework", "strategies", "left_out",
+    "beyond_framework", "compared_frameworks", "fixed", "limit", "resolution", "within_resolution", "plans",
+    "infeasible", "would_fit", "faster_placement", "extrapolated", "model", "cluster", "parameters", "num_gpus",
+    "global_batch_size", "sequence_length", "tokens_per_step",
+}  # fmt: skip
+
+
+def test_keys_of_data(job, evaluated, result_set):
+    """Programs read these keys from ``--json``."""
+    assert evaluated.to_data().keys() == OF_A_PLAN | {"extrapolated"}
+    assert evaluated.to_data()["plan"].keys() == {"candidate", *PLAN_COLUMNS}
+    of_operators = dsx.evaluate(job, tp=2, dp=4, operators=True).to_data()
+    assert of_operators.keys() == OF_A_PLAN | {"extrapolated", "operators", "shapes"}
+    explained = dsx.why(job, tp=2, dp=4, dp_nvs=2).to_data()
+    assert explained.keys() == OF_A_PLAN | {"why", "best", "candidates"} and explained["best"].keys() == PRICED
+    assert [violation["reason"] for violation in explained["why"]] == explained["reject"] == ["domain_not_filled"]
+    of_default = dsx.best(job.replace(assumptions="default"), 3, fix=USUAL, strategy="1d", partition="even")
+    data, front = of_default.to_data(), dsx.front(result_set).to_data()
+    assert data.keys() == OF_A_SEARCH
+    of_an_answer = {"launch", "fits_probability", "features", "tokens_per_s_per_gpu", "mfu_of_peak"}
+    assert all(plan.keys() == PRICED | of_an_answer for plan in data["plans"])
+    assert front.keys() == {"schema_version", "objectives", "plans"}
+    assert all(plan.keys() == PRICED | {"hardware"} for plan in front["plans"])
+
+
+def test_plans_within_the_resolution_of_the_measurements(job):
+    known = {"extends": "paper-2410.00273", "name": "known", "resolution": 0.6, "interval": [{"low": 0.9, "high": 1.2}]}
+    listed = dsx.best(job.replace(assumptions=known), 9, fix=USUAL)
+    times = listed.frame["step_time_s"]
+    close = [number for number, time in enumerate(times, 1) if number > 1 and time <= 1.6 * times[0]]
+    data, first = listed.to_data(), listed.priced[0]
+    assert (data["resolution"], data["within_resolution"]) == (0.6, close) and 0 < len(close) < 8
+    assert [first["step_time_s_low"], first["step_time_s_high"]] == [0.9 * times[0], 1.2 * times[0]]
+    last = f"plans 2 to {close[-1]} are" if len(close) > 1 else "plan 2 is"
+    assert f"{last} within 60 % of plan 1, the resolution of the measurements" in str(listed)
+    # Other sets tell nothing.
+    unknown = dsx.best(job, 9, fix=USUAL)
+    assert (unknown.to_data()["resolution"], unknown.to_data()["within_resolution"]) == (None, [])
+    assert unknown.to_data()["plans"][0]["step_time_s_low"] is None and "the measurements" not in str(unknown)
+
+
+@pytest.fixture(scope="module")
+def three(job):
+    """The job under assumptions that know a resolution, and its three plans to choose from."""
+    of_default = job.replace(assumptions="default")
+    return of_default, dsx.best(of_default, fix=USUAL, strategy="1d")
+
+
+def test_three_plans_to_choose_from(three):
+    job, found = three
+    fastest, simplest, leanest = (found.to_data()[name] for name in ROLES)
+    most = (1 + job.assumptions.resolution) * fastest["step_time_s"]
+    assert fastest["step_time_s"] <= simplest["step_time_s"] <= most >= leanest["step_time_s"]
+    assert sum(simplest["features"].values()) <= sum(fastest["features"].values())
+    assert leanest["peak_bytes"] <= min(simplest["peak_bytes"], fastest["peak_bytes"])
+    listed = dsx.best(job, 400, fix=USUAL, strategy="1d")
+    assert not {*ROLES} & {*listed.to_data()}
+    near = listed.frame[listed.frame["step_time_s"] <= most]
+    assert len(near) < 400 and leanest["peak_bytes"] == near["peak_bytes"].min()
+    said = str(found).splitlines()
+    rows = {line.partition("  ")[0]: line.split() for line in said}
+    assert rows["tokens/s/GPU"][1] == f"{fastest['tokens_per_s_per_gpu']:,.0f}"
+    assert rows["rank order"][2] == fastest["plan"]["order"]
+    for plan in (simplest, leanest):
+        features = ", ".join(f"{name} {cost}" for name, cost in plan["features"].items())
+        assert not features or f"    features: {features}" in said
+
+
+@pytest.mark.slow
+def test_a_search_leaves_room_for_errors_of_memory(three):
+    job = three[0]
+    even = {"fix": USUAL, "strategy": "1d", "partition": "even"}
+    plain, none = dsx.best(job, **even), dsx.best(job, memory_margin=0, **even)
+    assert none.step_time_s <= plain.step_time_s and plain.to_data()["plans"][0]["fits_probability"] > 0.9
+    needed = plain.priced[0]["peak_bytes"]
+    tight = job.replace(set={"cluster.device.hbm_capacity": f"{1.05 * needed} B"})
+    assert dsx.best(tight, **even).priced[0]["peak_bytes"] < needed
+
+
+@pytest.mark.slow
+def test_choices_are_searched_where_fix_lists_their_values(three):
+    job, everything = three[0], dsx.best(three[0], strategy="1d")
+    even = {"strategy": "1d", "framework": "any", "partition": "even"}
+    usual = "zero_replicas=1 stored_layers=0 schedule=1f1b"
+    plain = dsx.best(job, fix=f"{usual} offload=none", **even)
+    fewer = dsx.best(job, fix=f"{usual} offload=none recompute=none zero_stage=1", **even)
+    wider = dsx.best(job, fix=f"{usual} offload=none,optimizer", **even)
+    assert plain.fixed == everything.fixed == {} and plain.step_time_s <= fewer.step_time_s
+    assert plain.counts.candidates == 20 * fewer.counts.candidates  # five values of recompute, ZeRO stage 0 to 3
+    assert wider.counts.candidates == 2 * plain.counts.candidates < 2 * everything.counts.candidates
+    of_set = job.replace(set={"assumptions.fixed.schedule": "1f1b"})
+    said = str(dsx.best(of_set, fix="recompute=none,full", strategy="1d", partition="even")).splitlines()
+    assert "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)" in said
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "batch"), [(1, 1), (7, 7), (13, 26)], ids=["one", "a prime that is the batch", "a prime in the batch"]
+)
+def test_few_and_prime_gpus(three, num_gpus, batch):
+    job = three[0].replace(num_gpus=num_gpus, global_batch_size=batch)
+    found = dsx.best(job, 200, fix=USUAL, strategy="1d", framework="any", partition="even")
+    assert {plan["dp"] * plan["pp"] for plan in found.plans} == {num_gpus}
+    said, number = str(found).partition("\n\n")[0].splitlines(), found.counts.candidates
+    assert said[0] == f"small on {num_gpus} x b200-nvs8: 100.7 million parameters"
+    assert said[1].endswith(f" of 2,048 tokens, {batch * 2048:,} tokens a step")
+    assert said[2].startswith(f"{number} candidate{'s'[: number != 1]} of one strategy, 1d (software ")
+    assert said[2].endswith(f"; {len(found.plans)} feasible")
+    shown = [re.match(r" *(\d+)  |plan (\d+) costs", line) for line in said]
+    assert sorted(int(row[1] or row[2]) for row in shown if row) == [*range(1, len(found.plans) + 1)]
 
 
 @pytest.mark.slow
@@ -165,13 +286,25 @@ def test_progress_is_told_to_who_watches(job, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_a_user_should_know_is_a_warning_of_the_logger(job, caplog, capsys):
-    prime = job.replace(model=MODEL | {"layers": [{"kind": "transformer", "count": 31}]})
-    dsx.best(prime, partition="even")
-    (record,) = caplog.records
-    assert (record.name, record.levelname) == ("dsx", "WARNING")
-    assert "has 31 layers" in record.getMessage()
+@pytest.mark.parametrize("layers", [1, 8, 13, 17, 61])
+def test_what_a_user_should_know_is_a_warning_of_the_logger(job, caplog, capsys, layers):
+    # What a device has is enough for any of them.
+    enough = {"cluster.device.hbm_capacity": "300 GB"}
+    model = MODEL | {"layers": [{"kind": "transformer", "count": layers}]}
+    deep = job.replace(model=model, set=enough)
+    dsx.best(deep, fix=USUAL)  # which takes optimal cuts too
+    assert not caplog.records
+    dsx.best(deep, fix=USUAL, partition="even")
+    dsx.sweep(SWEEP | {"model": model, "what_if": {}, "num_gpus": 8, "keep": {"top": 1}}, set=enough)
+    says = f"small has {layers} layers between embedding and head, which 2 to 16 stages do not divide: pp is 1 or"
+    assert [record.getMessage().startswith(says) for record in caplog.records] == [True] * (2 if layers > 16 else 0)
+    assert {(record.name, record.levelname) for record in caplog.records} <= {("dsx", "WARNING")}
     assert capsys.readouterr().out == ""
+
+
+def test_a_schedule_whose_closed_form_is_too_fast_is_named(job, caplog):
+    dsx.best(job, fix=f"{USUAL} schedule=1f1b,zb-h2", framework="any", partition="even")
+    assert "a step of zb-h2 takes longer than its closed form" in caplog.text
 
 
 def test_several_strategies_are_one_search(job):

@@ -44,6 +44,51 @@ def test_sizes_of_a_layer_are_a_mapping_or_texts(sizes):
     assert described == dsx.layer("transformer", "gated", model="llama-3-8b", sizes={"tp": 8})
 
 
+def test_settings_of_a_layer():
+    settings = ("rotary", "shared", "ffn=experts")
+    described = dsx.layer("transformer", *settings)
+    data = described.to_data()
+    assert {name for name, is_set in data["options"].items() if is_set} == {"rotary", "shared"}
+    assert {"layernorm", "corrected", "qk_norm"} < data["options"].keys()
+    assert "gated" not in data["options"]  # of the block that is not used then
+    assert data["blocks"] == {"attention": "self-attention", "ffn": "experts", "core": "attention-core"}
+    lines = str(described).splitlines()
+    assert lines[0].startswith(f"{data['layer']} under 1d; axes: ")
+    assert lines[0].startswith("transformer[rotary shared ffn=experts]")
+    assert sorted(lines[1].removeprefix("options set: ").split(", ")) == ["rotary", "shared"]
+    assert lines[3] == "block parameters: attention = self-attention, ffn = experts, core = attention-core"
+    # It says who holds the same experts.
+    lines = [line.strip() for line in str(dsx.layer("transformer", *settings, strategy="2d")).splitlines()]
+    (held,) = [line for line in lines if line.startswith("experts.wup:")]
+    assert held.endswith("bytes; dp, tp, cp; one rank in ep has the same part")
+    assert not any("not divided over" in line and line.startswith("experts.") for line in lines)
+    # With and without numbers.
+    formulas, numbers = dsx.layer("feed-forward"), dsx.layer("feed-forward", model="gpt3-1t", sizes={"tp": 8})
+    assert formulas.to_data().keys() == numbers.to_data().keys()
+    assert formulas.to_data()["saved_bytes"]["value"] is None and numbers.to_data()["saved_bytes"]["value"] > 0
+    people = str(dsx.layer("feed-forward", sizes={"tp": 8}))
+    assert "z[b, s, f/tp] = einsum" in people and "heads_not_divisible: h % tp == 0" in people
+
+
+OWN = {"extends": "default", "name": "mine", "set": {"core": "unfused-attention-core", "rotary": True, "shared": True}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "name", "options"),
+    [
+        ((), {}, "transformer", set()),
+        ((), {"model": "llama-3-8b"}, "transformer[gated rotary]", {"gated", "rotary"}),
+        (("full",), {"model": "llama-3-8b"}, "transformer[full]", {"full"}),
+        ((), {"strategy": "2d-ring"}, "transformer", {"ring"}),
+        (("gated",), {"assumptions": OWN}, "transformer[gated]", {"gated", "rotary"}),
+    ],
+)
+def test_a_layer_is_as_a_model_or_a_set_has_it(settings, asked, name, options):
+    data = dsx.layer("transformer", *settings, **asked).to_data()
+    assert (data["layer"], {option for option, is_set in data["options"].items() if is_set}) == (name, options)
+    assert data["blocks"]["core"] == ("unfused-attention-core" if "assumptions" in asked else "attention-core")
+
+
 @pytest.mark.slow
 def test_layers_and_clusters_are_found_or_refused(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown layer 'transformr'; did you mean 'transformer'"):

@@ -147,6 +147,8 @@ def test_a_row_is_explained_by_itself_or_by_its_id(result_set, swept):
     explained = dsx.why_row(result_set, row)
     assert explained.plan["candidate"] == row["candidate"]
     assert explained.costs["step_time_s"] == pytest.approx(row["step_time_s"], rel=1e-5)
+    fastest = swept.frame.loc[swept.frame[swept.frame["reject"] == 0]["step_time_s"].idxmin()]
+    assert "It is the fastest of " in str(dsx.why_row(result_set, fastest))
     hardware = {CAPACITY: row[CAPACITY]}
     assert dsx.why_row(result_set, row["candidate"], hardware) == explained
     texts = [f"{CAPACITY}={row[CAPACITY] / 1e9:g} GB"]
@@ -157,6 +159,14 @@ def test_a_row_is_explained_by_itself_or_by_its_id(result_set, swept):
         dsx.why_row(result_set, row["candidate"], {CAPACITY: 81e9})
     with pytest.raises(InputError, match="no candidate '3'"):
         dsx.why_row(result_set, 3)
+
+
+def test_a_row_has_the_days_of_its_training(tmp_path):
+    trained = dsx.sweep(ONE | {"train_tokens": 1e12}, tmp_path / "set")
+    row = trained.frame.iloc[0]
+    explained = dsx.why_row(trained.folder, row)
+    assert explained.costs["training_days"] == pytest.approx(row["training_days"], rel=1e-5)
+    assert row["training_days"] > 0 and "training_days" in str(explained)
 
 
 def test_columns_and_hardware_of_a_set(result_set, swept):
