@@ -1,17 +1,7 @@
-"""``dsx partition``: its JSON, its tables, what it says of bad input and of plans that do not fit."""
-
-import json
-from pathlib import Path
+"""``dsx partition``: its tables and pictures, and what it says of bad input and of plans that do not fit."""
 
 import pytest
 from config.instances import changed, networks, small, write
-
-DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
-KEYS = ["t_step_s", "bottleneck_s", "stages", "replicas", "width", "zero_stage", "recompute"]
-STAGE = {
-    *("layers", "first_layer", "devices", "first_device"),
-    *("load_s", "memory_bytes", "parameter_bytes", "producer_level"),
-}
 
 
 @pytest.fixture
@@ -22,28 +12,6 @@ def files(folder):
 
 def job(instance="small.json", network="networks.json:fast", devices=8):
     return ("partition", "--instance", instance, "--network", network, "--devices", devices)
-
-
-def published(name, machine, devices):
-    return job(DATA / f"{name}.json", f"{DATA / 'networks.json'}:{machine}", devices)
-
-
-def test_json(run):
-    arguments = published("llama2_tpuv4_mbs1", "tpuv4_fatTree", 256)
-    done = run(*arguments, "--zero", 0, "--recompute", "full", "--json")
-    assert (done.code, done.err) == (0, "")
-    data = json.loads(done.out)
-    assert list(data) == KEYS
-    # A row of tests/data/partition/solutions.csv.
-    assert data["t_step_s"] == pytest.approx(268.5312705890686, rel=1e-6)
-    assert data["bottleneck_s"] == pytest.approx(1.9886889172222222, rel=1e-6)
-    assert [stage["layers"] for stage in data["stages"]] == [5, 4, 4, 4, 4, 4, 4, 4]
-    assert all(set(stage) == STAGE for stage in data["stages"])
-    assert [stage["first_layer"] for stage in data["stages"]] == [-1, 4, 8, 12, 16, 20, 24, 28]
-    assert [stage["first_device"] for stage in data["stages"]] == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert [stage["producer_level"] for stage in data["stages"]] == [None, 0, 0, 0, 0, 0, 0, 0]
-    assert max(stage["load_s"] for stage in data["stages"]) == data["bottleneck_s"]
-    assert (data["replicas"], data["width"], data["zero_stage"], data["recompute"]) == (32, 1, 0, "full")
 
 
 def test_for_people(run, files):
@@ -57,30 +25,14 @@ def test_for_people(run, files):
     assert len(lines) == 6
 
 
-@pytest.mark.slow
-def test_choices_are_kept_to(run, files):
-    def plan(*arguments):
-        return json.loads(run(*job(), *arguments, "--json").out)
-
-    assert plan("--width", 2)["width"] == 2
-    assert plan("--width", 2)["stages"][0]["devices"] == 2
-    for stage in range(4):
-        assert plan("--zero", stage)["zero_stage"] == stage
-    assert plan("--recompute", "full")["recompute"] == "full"
-    assert plan("--recompute", "none") == plan()
-    memory = [plan("--optimizer", name)["stages"][0]["memory_bytes"] for name in ("adam", "none")]
-    assert memory == [8 * 350 + 35, 2 * 350 + 35]
-
-
 def test_nothing_fits(run, folder, files):
     write(folder / "small.json", small() | {"max_memory_bytes": 400})
-    for more in ((), ("--json",)):
-        done = run(*job(), "--zero", 0, "--recompute", "none", *more)
-        assert (done.code, done.out) == (3, "")
-        # The last layer alone, eight bytes for each of its parameters; one microbatch of it.
-        assert "no plan fits: the one that needs least memory needs 1.62 kB on a device, which has 400 B" in done.err
-        assert "1.22 kB short, 1620 bytes against 400 (2 stages x " in done.err
-        assert "zero_stage=0 recompute=none" in done.err
+    done = run(*job(), "--zero", 0, "--recompute", "none", "--json")
+    assert (done.code, done.out) == (3, "")
+    # The last layer alone, eight bytes for each of its parameters; one microbatch of it.
+    assert "no plan fits: the one that needs least memory needs 1.62 kB on a device, which has 400 B" in done.err
+    assert "1.22 kB short, 1620 bytes against 400 (2 stages x " in done.err
+    assert "zero_stage=0 recompute=none" in done.err
     # Too few devices.
     write(folder / "small.json", changed(small(), "devices_per_stage", "2", to=16))
     done = run(*job(), "--width", 2)
@@ -106,14 +58,47 @@ def test_bad_options(run, files, arguments, says):
     assert "internal error" not in done.err
 
 
-def test_a_table_with_too_many_layers(run, files, folder):
-    rows = [[row, 2.0, 4.0, 100, 10] for row in range(1025)]
-    document = small()
-    document["layers"] = {"b": {"1": rows}}
-    document["edges"] = {"1": [[row, row + 1, 8] for row in range(1024)]}
-    document["devices_per_stage"] = {"1": 1}
-    write(folder / "long.json", document)
-    done = run(*job("long.json"))
-    assert done.code == 2
-    assert "long.json has 1,025 layers, but an optimal cut takes at most 1,024" in done.err
-    assert "merge neighbouring layers into one row" in done.err
+JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 12, "--global-batch-size", 24)
+
+
+def test_a_picture_of_the_stages(run, folder):
+    done = run("partition", *JOB, "pp=4", "zero_stage=1", "recompute=none", "--plot", "stages.png")
+    assert done.code == 0
+    assert "wrote stages.png" in done.err
+    assert (folder / "stages.png").stat().st_size > 5000
+    done = run("partition", *JOB, "--plot", "stages.txt")
+    assert (done.code, done.out) == (2, "")
+    assert "unknown image suffix '.txt'" in done.err
+    for verb in (("sweep", "sweep.yaml", "--set", "sweep.partition=optmal"), ("best", *JOB, "--partition", "optmal")):
+        done = run(*verb)
+        assert done.code == 2 and "'optmal'" in done.err and "did you mean 'optimal'?" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((*JOB, "vpp=99"), 3, "the command: vpp = 99: vpp above 1 needs pp above 1, at most"),
+        (
+            (*JOB, "schedule=zb-h1"),
+            2,
+            "schedule=zb-h1: optimal cuts are known for 1f1b only; 'best' searches it with even cuts",
+        ),
+        ((*JOB, "--set", "cluster.device.hbm_capacity=1 GB"), 3, "too little"),
+        ((*JOB, "--width", 2), 2, "--width does not go with --model; write the width as a setting, as in tp=8"),
+        ((*JOB, "--zero", 3), 2, "--zero does not go with --model; write the ZeRO stage as a setting"),
+        ((*JOB, "--recompute", "full"), 2, "--recompute does not go with --model; write the recomputation as"),
+        ((*JOB, "--recompute", "best"), 2, "as in recompute=full"),
+        ((*JOB, "--optimizer", "none"), 2, "--optimizer does not go with --model; the assumption set states"),
+        (("--model", ""), 2, "missing: --cluster, --num-gpus, --global-batch-size; --model needs them"),
+        ((), 2, "neither is given, give one of them"),
+        (("--instance", "a.json", "--num-gpus", 4), 2, "--num-gpus does not go with --instance"),
+        (("--instance", "a.json", "--assumptions", "default"), 2, "--assumptions does not go with --instance"),
+        (("--instance", "a.json", "pp=2"), 2, "settings fix columns of a --model"),
+        (("--instance", "a.json"), 2, "missing: --network, --devices; --instance needs them"),
+    ],
+)
+def test_options_of_models_and_of_tables(run, folder, arguments, code, said):
+    done = run("partition", *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert "Traceback" not in done.err

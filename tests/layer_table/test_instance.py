@@ -7,7 +7,8 @@ import time
 import pytest
 from config.instances import REMOVED, changed, networks, small, write
 
-from dsx.errors import SpecError, UnknownNameError
+import dsx
+from dsx.errors import InputError, SpecError, UnknownNameError
 from dsx.layer_table.instance import GIB, read_instance, read_network
 
 
@@ -251,3 +252,27 @@ def test_faults_of_many_layers_are_found_in_linear_time(here, last, says):
     with pytest.raises(SpecError, match=says):
         read_instance(write(here / "a.json", document))
     assert time.process_time() - begun < 4
+
+
+@pytest.mark.slow
+def test_a_partition_of_a_table_keeps_to_its_choices(here):
+    write(here / "small.json", small())
+    write(here / "networks.json", networks())
+
+    def plan(**choices):
+        return dsx.partition_table("small.json", "networks.json:fast", 8, **choices).to_data()
+
+    assert [*plan()] == ["t_step_s", "bottleneck_s", "stages", "replicas", "width", "zero_stage", "recompute"]
+    assert plan()["stages"][0].keys() == {
+        *("layers", "first_layer", "devices", "first_device"),
+        *("load_s", "memory_bytes", "parameter_bytes", "producer_level"),
+    }
+    wide = plan(width=2)
+    assert (wide["width"], wide["stages"][0]["devices"]) == (2, 2)
+    assert [plan(zero_stages=[stage])["zero_stage"] for stage in range(4)] == [0, 1, 2, 3]
+    assert plan(recompute="full")["recompute"] == "full" and plan(recompute="none") == plan()
+    memory = [plan(optimizer=name)["stages"][0]["memory_bytes"] for name in ("adam", "none")]
+    assert memory == [8 * 350 + 35, 2 * 350 + 35]
+    write(here / "small.json", long_instance(1025, [[row, row + 1, 8] for row in range(1024)]))
+    with pytest.raises(InputError, match="has 1,025 layers, but an optimal cut takes at most 1,024"):
+        plan()

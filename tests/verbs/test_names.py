@@ -101,6 +101,17 @@ def test_layers_and_clusters_are_found_or_refused(tmp_path):
     assert times.name == "wide" and times.network.nvs.size == 16
     times.plot(tmp_path / "times.png")
     assert (tmp_path / "times.png").stat().st_size > 5_000
+    tree = {"kind": "fat_tree", "levels": [{"name": "leaf", "units": 4, "oversubscription": 4}, {"name": "spine"}]}
+    tiers = dsx.cluster_times("h100-nvs8", set={"cluster.network.topology": tree}).to_data()["tiers"]
+    assert {tier["name"]: tier["oversubscription"] for tier in tiers} == {"nvs": 1.0, "leaf": 1.0, "spine": 4.0}
+    data = dsx.cluster_times("h100-nvs8", assumptions="paper-2410.00273").to_data()
+    assert data["assumptions"] == "paper-2410.00273"
+    assert [(tier["name"], tier["size"]) for tier in data["tiers"]] == [("nvs", 8), ("net", None)]
+    seconds = {(time["kind"], time["num_gpus"], time["bytes"]): time["time_s"] for time in data["collectives"]}
+    assert len(seconds) == 2 * 7 * 4
+    # A ring of eight at 0.7 of 450 GB/s, twice around.
+    ring = 2 * (7 * 2.5e-6 + 7 / 8 * 1e9 / (0.7 * 450e9))
+    assert seconds["all-reduce", 8, 1e9] == pytest.approx(ring, rel=1e-12)
     with pytest.raises(InputError, match="clusters show reads no model"):
         dsx.cluster_times(wide, set={"model.dimensions.e": 8})
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from verbs.small import MODEL
+from verbs.small import HEAVY_HEAD, MODEL
 
 import dsx
 from dsx.errors import InputError, PlanError
@@ -152,6 +152,7 @@ def test_what_is_no_plan(job, found):
     assert {name for name in on_tiers.plan if name.startswith("dp_")} > {"dp_nvs"}
     for given in (on_tiers.plan, on_tiers.frame.iloc[0]):
         assert dsx.evaluate(job, given).plan["tp"] == on_tiers.plan["tp"]
+    assert "plan 1: ranks numbered tp-cp-ep-" in str(on_tiers)
     # Bytes are no number.
     with pytest.raises(PlanError, match="tp=b'8': bytes are no value"):
         dsx.evaluate(job, tp=b"8", dp=1)
@@ -229,3 +230,50 @@ def test_a_plan_keeps_its_layout_unless_another_cut_is_asked_for(job):
     both = [dsx.best(job, top=1, partition=partition).plan for partition in ("even", "optimal")]
     rows = pd.DataFrame([dict(plan) for plan in both])
     assert dsx.evaluate(job, rows.iloc[0]).plan.get("stage_layers") is None
+
+
+TREE = [{"name": "leaf", "units": 2, "oversubscription": 4}, {"name": "spine"}]
+RANKS = "ranks numbered tp-cp-ep-pp-dp; members of a group that share a unit of each tier:"
+
+
+def words(answer):
+    return [" ".join(line.split()) for line in str(answer).splitlines()]
+
+
+@pytest.mark.slow
+def test_the_order_of_ranks_is_part_of_the_plan():
+    job = dsx.Job(HEAVY_HEAD, "b200-nvs8", 64, 64)
+    job = job.replace(set={"cluster.network.topology": {"kind": "fat_tree", "levels": TREE}})
+    fix = "pp=4 vpp=1 tp=8 microbatch_size=1 nvs.tp=8"
+    orders = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+    plans = [dsx.partition(job, f"{fix} order={order}", strategy="1d") for order in orders]
+    data = [plan.to_data() for plan in plans]
+    assert [one["plan"]["order"] for one in data] == [*orders] and data[1]["plan"]["pp_leaf"] == 2
+    assert all(max(stage["load_s"] for stage in one["stages"]) == one["bottleneck_s"] for one in data)
+    # Either the replicas of a stage share a leaf, or the stages of a replica do.
+    links = [[stage["link"] for stage in one["stages"]] for one in data]
+    assert links == [[None, "spine", "spine", "spine"], [None, "leaf", "spine", "leaf"]]
+    free = dsx.partition(job, fix, strategy="1d")
+    assert free.step_time_s == min(plan.step_time_s for plan in plans) != max(plan.step_time_s for plan in plans)
+    # The stages are those of the same plan where it is evaluated.
+    same = dsx.evaluate(job, f"{fix} dp=2 order={free.plan['order']}", strategy="1d", partition="optimal")
+    assert free.to_data()["stages"] == same.to_data()["stages"]
+    at = words(plans[1]).index(RANKS)
+    assert words(plans[1])[at + 1 : at + 5] == ["tp pp dp", "nvs 8 1 1", "leaf 8 2 1", "spine 8 4 2"]
+
+
+def test_a_plan_says_how_it_lies_on_the_tiers():
+    levels = [{"name": "leaf", "units": 2}, {"name": "pod", "units": 4, "oversubscription": 2}, {"name": "core"}]
+    job = dsx.Job("gpt3-5b", "h100-nvs8", 64, 64)
+    tree = job.replace(set={"cluster.network.topology": {"kind": "fat_tree", "levels": levels}})
+    plan = "tp=4 pp=4 dp=4 nvs.tp=4 nvs.dp=2"
+    lines = words(dsx.evaluate(tree, f"{plan} order=tp-cp-ep-pp-dp"))
+    at = lines.index(RANKS)
+    assert lines[at + 1 : at + 6] == ["tp pp dp", "nvs 4 1 2", "leaf 4 2 2", "pod 4 4 4", "core 4 4 4"]
+    assert lines[0].endswith("order=tp-cp-ep-pp-dp nvs.tp=4 nvs.dp=2")
+    columns = dsx.evaluate(tree, plan).plan
+    assert columns | {"order": "tp-cp-ep-dp-pp", "dp_leaf": 4, "pp_leaf": 1, "pp_pod": 4} == columns
+    uneven = str(dsx.evaluate(tree.replace(num_gpus=80, global_batch_size=80), "tp=8 dp=10 nvs.tp=8"))
+    assert "dp straddles units of pod: it is priced as crossing that tier" in uneven
+    for other in (dsx.evaluate(tree.replace(num_gpus=1, global_batch_size=1)), dsx.evaluate(job, plan)):
+        assert "ranks numbered" not in str(other)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from verbs.small import MODEL, SWEEP
+from verbs.small import HEAVY_HEAD, MODEL, SWEEP
 
 import dsx
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible, SpecError, StoreError
@@ -112,6 +112,72 @@ def test_faults_and_sweeps_without_plans():
         none.frame  # noqa: B018
 
 
+KEEPS = (
+    "all", "feasible", {"top": 3}, {"top": 1, "per": ["strategy", "tp_nvs"]}, {"top": 2, "per": ["zero_stage", "dp"]},
+    {"pareto": ["step_time_s", "peak_bytes"]}, {"pareto": ["-mfu", "num_gpus"]},
+)  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("keep", KEEPS, ids=str)
+def test_every_keep_mode_has_the_best_of_all(swept, keep):
+    found = dsx.sweep(ONE | {"keep": keep, "precision": "float64"})
+    every = swept.frame[(swept.frame["num_gpus"] == 8) & (swept.frame[CAPACITY] == 192e9)]
+    assert (found.candidates, found.rows) == (len(every), len(found.frame)) and set(found.frame["candidate"]) <= set(
+        every["candidate"]
+    )
+    best = every.loc[every["reject"] == 0, "step_time_s"].min()
+    assert found.frame.loc[found.frame["reject"] == 0, "step_time_s"].min() == pytest.approx(best, rel=1e-5)
+    assert min(plan["step_time_s"] for plan in found.priced) == pytest.approx(best, rel=1e-5)
+    counts = {"candidates", "skipped", "bounded", "cut", "feasible", "rows"}
+    assert found.to_data().keys() == {"schema_version", "folder", "left_out", "plans", *counts}
+    # Nothing is feasible, or there is no candidate.
+    none = dsx.sweep(ONE | {"keep": keep}, set={f"cluster.{CAPACITY}": "1 kB"})
+    assert (none.feasible, none.plans, none.rows) == (0, (), none.candidates if keep == "all" else 0)
+    assert "fits: the one that needs least memory needs" in none.infeasible and len(none.frame) == none.rows
+    never = dsx.sweep(ONE | {"keep": keep, "num_gpus": 127})
+    assert never.candidates == 0
+    said = "no combination of degrees for 127 GPUs and global_batch_size=32 (pp must divide the 8 layers"
+    assert said in never.infeasible
+
+
+KNOWN = {"extends": "paper-2410.00273", "name": "known"}
+# Domains of eight: a job of 8 GPUs lies in one, one of 16 in two.
+OF_DOMAINS = [{"where": {"domains": "one"}, "low": 0.9, "high": 1.2}]
+OF_DOMAINS += [{"where": {"experts": True}, "low": 0.1, "high": 9}]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "keep", ["feasible", {"top": 3, "per": ["num_gpus"]}, {"pareto": ["step_time_s", "peak_bytes"]}]
+)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_rows_have_the_interval_of_the_set(keep, precision):
+    stated = {"assumptions": KNOWN | {"interval": OF_DOMAINS}, "num_gpus": [8, 16]}
+    frame = dsx.sweep(ONE | stated | {"keep": keep, "precision": precision}).frame
+    one = frame["num_gpus"] == 8
+    assert 0 < one.sum() < len(frame) or "pareto" in keep
+    for end, share in (("low", 0.9), ("high", 1.2)):
+        wanted = np.where(one, share, np.nan) * frame["step_time_s"]
+        np.testing.assert_allclose(frame[f"step_time_s_{end}"], wanted, rtol=1e-6)
+
+
+def test_plans_that_nothing_was_measured_like_say_so_and_have_wider_intervals(job):
+    ends = [{"where": {"thin": 1}, "low": 0.5, "high": 2}, {"low": 0.9, "high": 1.1}]
+    for generation, extrapolated, low, high in (("blackwell", [], 0.9, 1.1), ("hopper", ["generation"], 0.5, 2.0)):
+        counts = {"stack": {"": 3}, "generation": {generation: 3}, "kind": {"dense": 3}}
+        stated = job.replace(assumptions=KNOWN | {"interval": ends, "trained_on": counts})
+        evaluated, found = dsx.evaluate(stated, "dp=8 nvs.dp=8 microbatch_size=4"), dsx.best(stated, 1)
+        for answer, priced in ((evaluated, evaluated.to_data()), (found, found.priced[0])):
+            assert [*answer.to_data()["extrapolated"]] == extrapolated
+            factors = [priced[f"step_time_s_{end}"] / priced["step_time_s"] for end in ("low", "high")]
+            assert factors == pytest.approx([low, high])
+            said = "extrapolated: no measured run has a device of the family blackwell"
+            assert (said in str(answer)) == bool(extrapolated)
+        assert "80 % interval of step_time_s: " in str(evaluated)
+    assert "80 % interval" not in str(dsx.evaluate(job, "dp=8"))
+
+
 def test_an_interrupted_sweep_says_how_it_goes_on(scratch):
     def interrupt(done, total, what):
         raise KeyboardInterrupt
@@ -159,6 +225,84 @@ def test_a_row_is_explained_by_itself_or_by_its_id(result_set, swept):
         dsx.why_row(result_set, row["candidate"], {CAPACITY: 81e9})
     with pytest.raises(InputError, match="no candidate '3'"):
         dsx.why_row(result_set, 3)
+
+
+CUT = {
+    "model": HEAVY_HEAD, "cluster": "b200-nvs8", "num_gpus": [8, 12], "global_batch_size": 24, "strategy": "1d",
+    "partition": "optimal", "fix": {"vpp": 1, "zero_stage": 1, "recompute": "none"}, "keep": "all",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_rows_have_their_cuts(tmp_path):
+    cut, even = dsx.sweep(CUT, tmp_path / "cut"), dsx.sweep(CUT | {"partition": "even"}, tmp_path / "even").frame
+    rows = cut.frame
+    sizes = [[*map(int, text.split(","))] for text in rows.stage_layers]
+    assert [len(row) for row in sizes] == rows.pp.tolist()
+    assert {sum(row) for row in sizes} == {8} and min(min(row) for row in sizes) == 1
+    assert "layers of each pipeline stage" in rows.attrs["descriptions"]["stage_layers"]
+    assert "stage_layers" not in even.columns and "partition" not in even.attrs["spec"]
+    with pytest.raises(StoreError, match="partition"):  # another sweep
+        dsx.sweep(CUT, tmp_path / "even")
+    # A plan is the same candidate however it is cut.
+    both = even.merge(rows, on="candidate", suffixes=("_even", ""))
+    fits = both.reject_even == 0
+    assert len(both) == len(even) and (both.reject[fits] == 0).all()
+    assert (both.step_time_s[fits] <= both.step_time_s_even[fits] * (1 + 1e-6)).all()
+    # A row is explained with its own cut.
+    row = rows[rows.pp == 4].iloc[0]
+    explained = dsx.why_row(cut.folder, row)
+    stages = explained.to_data()["stages"]
+    assert [stage["num_layers"] for stage in stages] == [*map(int, row.stage_layers.split(","))]
+    assert explained.step_time_s == pytest.approx(row.step_time_s, rel=1e-5)
+    slowest = max(range(4), key=lambda index: stages[index]["load_s"])
+    (marked,) = [line for line in str(explained).splitlines() if "<- bottleneck" in line]
+    assert marked.split()[0] == f"{slowest + 1}"
+
+
+@pytest.mark.slow
+def test_rows_are_explained_with_the_choices_that_their_sweep_searched(tmp_path):
+    fix = {"zero_stage": [1, 3], "recompute": ["none", "full"], "offload": ["none", "optimizer"]}
+    swept = dsx.sweep(ONE | {"keep": "all", "fix": fix}, tmp_path / "set")
+    rows = swept.frame
+    for _, row in rows.sample(5, random_state=1).iterrows():
+        explained = dsx.why_row(swept.folder, row)
+        assert all(explained.plan[name] == row[name] for name in ("candidate", *fix))
+        assert explained.step_time_s == pytest.approx(row.step_time_s, rel=1e-5)
+        assert explained.costs["peak_bytes"] == pytest.approx(row.peak_bytes, rel=1e-5)
+    # The fastest beside it is the fastest of all that the sweep searched.
+    assert explained.fastest["step_time_s"] == pytest.approx(rows[rows.reject == 0].step_time_s.min(), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_objectives_of_money_are_those_of_all_rows():
+    priced = {**ONE, "train_tokens": "20B", "precision": "float64"}, {"cluster.price": "2 USD/h"}
+    every = dsx.sweep(ONE | {"keep": "feasible", "precision": "float64"}).frame
+    front = dsx.sweep(priced[0] | {"keep": {"pareto": ["cost_usd", "training_days"]}}, set=priced[1]).frame
+    hours = 20e9 / front["tokens_per_s"] / 3600 * front["num_gpus"]
+    np.testing.assert_allclose(front["gpu_hours"], hours, rtol=1e-9)
+    np.testing.assert_allclose(front["cost_usd"], 2 * hours, rtol=1e-9)
+    assert front["training_days"].min() == pytest.approx(20e9 / every["tokens_per_s"].max() / 86400, rel=1e-9)
+    assert front.attrs["units"]["cost_usd"] == "USD"
+    cheapest = dsx.sweep(priced[0] | {"keep": {"top": 3, "objective": "cost_usd"}}, set=priced[1]).frame
+    best = (every["tokens_per_s"] / every["num_gpus"]).nlargest(3)
+    np.testing.assert_allclose(sorted(cheapest["tokens_per_s_per_gpu"]), sorted(best), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"keep": {"pareto": ["-goodput", "-mfu"]}}, "states no failures: give --set cluster.failures='{mtbf:"),
+        (
+            {"keep": {"top": 1, "objective": "energy_kwh"}, "train_tokens": "20B", "cluster": "tpu-v5p"},
+            "cluster 'tpu-v5p' states no power of its device: give --set cluster.device.power='700 W'",
+        ),
+    ],
+)
+def test_what_an_objective_needs_is_said(change, says):
+    with pytest.raises(InputError) as error:
+        dsx.sweep(ONE | change)
+    assert says in str(error.value)
 
 
 def test_a_row_has_the_days_of_its_training(tmp_path):
