@@ -59,7 +59,7 @@ from dsx.runs.observations import Observations, sources_by, usual_stack
 from dsx.units import exact_quantity
 
 MOST_FIELDS = 10
-LEAST_ROWS = 2  # for each field: from fewer, a fit would state the beliefs with which it began
+LEAST_ROWS = 2  # for each field: from fewer, a fit would state the prior with which it began
 
 
 @dataclass(frozen=True, slots=True)

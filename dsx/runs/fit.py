@@ -1,14 +1,15 @@
 """Numbers of an assumption set fitted to measured step times, with random effects of stacks and device generations.
 
 With r = log(predicted / measured) of a row, w its weight, s the deviation of a source beyond the effects, p the
-positions of the fields between their bounds, b the positions of the beliefs, and u the effects over their deviations, a
+positions of the fields between their bounds, b those of the prior values, and u the effects over their deviations, a
 fit minimises
 
-    sum over rows of  w (SCALE / s)^2 * 2 (sqrt(1 + (r / SCALE)^2) - 1)  +  sum of ((p - b) / BELIEF)^2  +  sum of u^2
+    sum over rows of  w (SCALE / s)^2 * 2 (sqrt(1 + (r / SCALE)^2) - 1)
+        +  sum of ((p - b) / PRIOR_DEVIATION)^2  +  sum of u^2
 
 The loss is (r / s)^2 for small errors and grows with |r| for large ones (soft L1). The weights of a source add up to 1,
 and a configuration that the source measured several times counts as one of its rows. So a source is one observation,
-single rows that are far off do not decide, and a belief gives way to sources that agree.
+single rows that are far off do not decide, and the prior gives way to sources that agree.
 
 The effects are what the physics leaves over, shrunk towards zero. The log of measured / predicted time of a source has
 a mean y, with
@@ -201,7 +202,7 @@ def deviations(residuals: np.ndarray, kernels: np.ndarray, sample: "Sample") -> 
 
 
 SCALE = 0.1  # of the loss: larger log errors count less than their square
-BELIEF = 0.25  # deviation of a belief, as a share of the distance between its bounds: these are two deviations away
+PRIOR_DEVIATION = 0.25  # as a share of the distance between the bounds of a field: these are two deviations away
 ROUNDS = 5  # of prices around the last result
 # How far a round moves a field, as a share of the distance between its bounds: farther away prices are unknown.
 _FARTHEST_MOVE = 0.25
@@ -268,14 +269,14 @@ class FullFit:
     """The fit to all rows of a sample, from which fits to fewer of them begin."""
 
     sample: Sample
-    start: Values  # the beliefs
+    start: Values  # the prior values
     between: Between
     solution: Solution
     times: LocalTimes  # around the solution
 
     @property
     def fit(self) -> Fit:
-        """Return the fit to a sample, from beliefs `start` inside `between`; tells `progress` of `ROUNDS` in all."""
+        """Return the fit to a sample, from the prior `start` inside `between`; tells `progress` of `ROUNDS` in all."""
         return self.fit_of(self.solution)
 
     @property
@@ -285,8 +286,8 @@ class FullFit:
 
     def without(self, rows: np.ndarray) -> Solution:
         """Return the solution without the rows where [N] bools are true."""
-        beliefs = position_of(self.start, self.between)
-        return solve(self.sample.without(rows), self.times, beliefs, self.solution)
+        prior = position_of(self.start, self.between)
+        return solve(self.sample.without(rows), self.times, prior, self.solution)
 
     def fit_of(self, solution: Solution) -> Fit:
         """Return a solution as values of fields."""
@@ -334,12 +335,12 @@ Progress = Callable[[int], None]  # is told how many more rounds or sources are 
 def fit(
     observations: Observations, sample: Sample, start: Values, between: Between, progress: Progress = lambda done: None
 ) -> FullFit:
-    """Return the fit to a sample, from beliefs `start` inside `between`; tells `progress` of `ROUNDS` in all."""
-    beliefs = position_of(start, between)
-    centre, solution = beliefs, None
+    """Return the fit to a sample, from the prior `start` inside `between`; tells `progress` of `ROUNDS` in all."""
+    prior = position_of(start, between)
+    centre, solution = prior, None
     for remaining in reversed(range(ROUNDS)):
         times = local_times(observations, centre, between)
-        solution = solve(sample, times, beliefs, solution)
+        solution = solve(sample, times, prior, solution)
         move = np.clip(solution.position - centre, -_FARTHEST_MOVE, _FARTHEST_MOVE)
         centre = centre + move
         if np.abs(move).max(initial=0.0) < _SETTLED:
@@ -347,7 +348,7 @@ def fit(
             break
         progress(1)
     times = local_times(observations, centre, between)
-    return FullFit(sample, start, between, solve(sample, times, beliefs, solution), times)
+    return FullFit(sample, start, between, solve(sample, times, prior, solution), times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,22 +382,22 @@ def leave_out(
     return HeldOut(predicted, fits, slowdown)
 
 
-def solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, near: Solution | None = None) -> Solution:
+def solve(sample: Sample, times: LocalTimes, prior: np.ndarray, near: Solution | None = None) -> Solution:
     """Return the most likely solution for a sample, by the times around a centre; the search begins at `near`."""
     measured = np.log(sample.measured_s)
     position = times.centre if near is None else near.position
     spread = Deviations() if near is None else near.deviations
     for _ in range(_ALTERNATIONS):
-        position = _solve(sample, times, beliefs, position, spread).position
+        position = _solve(sample, times, prior, position, spread).position
         spread = deviations(measured - times.at(position), times.kernels, sample)
-    return _solve(sample, times, beliefs, position, spread)
+    return _solve(sample, times, prior, position, spread)
 
 
-def _solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, start: np.ndarray, spread: Deviations) -> Solution:
+def _solve(sample: Sample, times: LocalTimes, prior: np.ndarray, start: np.ndarray, spread: Deviations) -> Solution:
     """Return the most likely positions and effects under these deviations."""
     used = sample.weights > 0
     members, measured = sample.members, np.log(sample.measured_s)
-    fields, stacks, effects = len(beliefs), len(members.stacks), len(members.stacks) + len(members.generations)
+    fields, stacks, effects = len(prior), len(members.stacks), len(members.stacks) + len(members.generations)
     scale = np.sqrt(sample.weights[used]) / spread.rest
 
     def parts(point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -408,8 +409,8 @@ def _solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, start: np.nda
         return (times.at(position) + times.kernels * members.effect(*of_members) - measured)[used]
 
     def residuals(point: np.ndarray) -> np.ndarray:
-        beliefs_and_effects = (point[:fields] - beliefs) / BELIEF, point[fields:]
-        return np.concatenate([scale * softened(errors(point), SCALE), *beliefs_and_effects])
+        prior_and_effects = (point[:fields] - prior) / PRIOR_DEVIATION, point[fields:]
+        return np.concatenate([scale * softened(errors(point), SCALE), *prior_and_effects])
 
     def jacobian(point: np.ndarray) -> np.ndarray:
         of_rows = errors(point)
@@ -420,9 +421,9 @@ def _solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, start: np.nda
         every, kernels = np.arange(len(factor)), times.kernels[used]
         rows[every, fields + members.stack[used]] = spread.stack * kernels
         rows[every, fields + stacks + members.generation[used]] = spread.generation * kernels
-        beliefs_and_effects = np.eye(fields + effects)
-        beliefs_and_effects[:fields] /= BELIEF
-        return np.concatenate([factor[:, None] * rows, beliefs_and_effects])
+        prior_and_effects = np.eye(fields + effects)
+        prior_and_effects[:fields] /= PRIOR_DEVIATION
+        return np.concatenate([factor[:, None] * rows, prior_and_effects])
 
     first = np.concatenate([np.clip(start, 0.0, 1.0), np.zeros(effects)])
     low = np.concatenate([np.zeros(fields), np.full(effects, -np.inf)])

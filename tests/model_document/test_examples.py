@@ -297,10 +297,10 @@ def space():
 
 
 def assumptions():
-    believed = load_assumptions("software-neutral").hbm_efficiency
+    prior = load_assumptions("software-neutral").hbm_efficiency
     return {
         "traffic": DEFAULT.optimizer_traffic_per_parameter,
-        "believed": found(f"{PLAN} --set assumptions.hbm_efficiency={believed}")["optimizer_s"],
+        "prior": found(f"{PLAN} --set assumptions.hbm_efficiency={prior}")["optimizer_s"],
         "fitted": found(PLAN)["optimizer_s"],
     }
 

@@ -5,7 +5,7 @@ import pytest
 from formula import BETWEEN, START, TRUE, WORK, Formula, N, sample, step_times
 
 from dsx.config.schema import Bounds
-from dsx.runs.fit import BELIEF, ROUNDS, Fit, at, fit, leave_out, local_times, position_of, slope
+from dsx.runs.fit import PRIOR_DEVIATION, ROUNDS, Fit, at, fit, leave_out, local_times, position_of, slope
 
 MEASURED = step_times(TRUE)
 
@@ -110,8 +110,10 @@ def test_what_two_fields_do_together_stays_where_it_was():
     measured = model.step_times(start)
     full = fit(model, sample(measured), start, between)
     assert full.fit.values == pytest.approx(start, rel=1e-3)
-    # Only the belief holds either one, so the standard error of each is nearly that of the belief.
-    assert np.sqrt(np.diag(full.solution.covariance)) == pytest.approx(np.full(2, BELIEF / np.sqrt(2)), rel=0.2)
+    # Only the prior holds either one, so the standard error of each is nearly that of the prior.
+    assert np.sqrt(np.diag(full.solution.covariance)) == pytest.approx(
+        np.full(2, PRIOR_DEVIATION / np.sqrt(2)), rel=0.2
+    )
 
 
 def test_stacks_that_differ_are_no_error_of_the_fields():
