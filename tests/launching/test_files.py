@@ -10,6 +10,7 @@ from verbs.small import model_of
 
 import dsx
 from dsx.errors import InputError, StoreError, UnknownNameError
+from dsx.launching import LAUNCHED
 from dsx.launching.writers import FRAMEWORKS
 
 SPEC = model_of(
@@ -40,6 +41,10 @@ def plan_of(text: str) -> list[str]:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return run.stdout.splitlines()
+
+
+def test_the_command_line_names_the_frameworks_that_have_writers():
+    assert tuple(FRAMEWORKS) == LAUNCHED
 
 
 def test_a_script_sets_what_was_priced_and_the_model(dense):
