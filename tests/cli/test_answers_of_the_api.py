@@ -77,6 +77,10 @@ VERBS = {
     ),
     "why": (lambda s: ("why", *OF_JOB, "tp=2", "dp=4"), lambda s: dsx.why(job(), ["tp=2", "dp=4"])),
     "why of a row": (lambda s: ("why", s, candidate(s)), lambda s: dsx.why_row(s, candidate(s))),
+    "launch of a row": (
+        lambda s: ("launch", s, "--candidate", candidate(s)),
+        lambda s: dsx.launch(s, candidate(s)),
+    ),
     "partition": (lambda s: ("partition", *OF_JOB, "tp=1,2"), lambda s: dsx.partition(job(), tp=[1, 2])),
     "partition of a table": (
         lambda s: ("partition", "--instance", "table.json", "--network", "networks.json:fast", "--devices", 8),

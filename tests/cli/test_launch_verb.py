@@ -16,14 +16,6 @@ def test_plans_and_rows_of_sets_are_written(run, folder):
     assert (folder / "here" / "launch.sh").read_text() in printed.out
     data = json.loads(run("launch", *MODEL, "tp=2", "dp=4", "zero_stage=1", "--json").out)
     assert data["files"]["launch.sh"] == (folder / "here" / "launch.sh").read_text()
-    # A row of a set is written.
-    text = (folder / "sweep.yaml").read_text().replace("b200-nvs8", "h100-nvs8")
-    (folder / "launched.yaml").write_text(text.replace("keep: all", "keep: {top: 1}"))
-    assert run("sweep", "launched.yaml", "-o", "set").code == 0
-    shown = json.loads(run("show", "set", "--json").out)["plans"][0]["plan"]
-    found = json.loads(run("launch", "set", "--candidate", shown["candidate"], "--json").out)
-    assert found["plan"]["tp"] == shown["tp"]
-    assert "--num-layers 8" in found["files"]["launch.sh"]
 
 
 def test_bad_input_is_said(run, folder):

@@ -1,7 +1,5 @@
 """``dsx best --train-tokens``: days and cost over numbers of GPUs, a goal that nothing meets, and bad input."""
 
-import json
-
 import pytest
 
 BEST = ("best", "--model", "small.yaml", "--cluster", "b200-nvs8", "--global-batch-size", 32)
@@ -19,12 +17,6 @@ def test_the_answer_names_gpus_days_cost_and_plan_or_that_none_fits(run, folder)
     assert lines[3].startswith("8 GPUs, the cheapest of those compared that is done in time: ")
     assert " USD, " in lines[4] and "GPU hours" in lines[4]
     assert (folder / "cost.png").exists() and "wrote cost.png" in done.err
-    # Json has each number of gpus.
-    data = json.loads(run(*RUN, *PRICE, "--budget", "1k", "--json").out)
-    assert (data["train_tokens"], data["budget_usd"], data["deadline_days"]) == (2e9, 1000, None)
-    assert data["searched_gpus"] == [8, 16] == [plan["plan"]["num_gpus"] for plan in data["plans"]]
-    assert data["chosen"]["cost_usd"] == pytest.approx(3 * data["chosen"]["gpu_hours"])
-    assert data["chosen"]["training_days"] == min(plan["training_days"] for plan in data["plans"])
     # A deadline that nothing meets.
     done = run(*RUN, *PRICE, "--deadline", "10 s")
     assert done.code == 3

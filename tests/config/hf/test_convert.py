@@ -7,6 +7,7 @@ from config.hf.configs import CONFIGS, NAMES, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dsx
 from dsx.config.hf_config import load_config, model_name, model_source, to_model
 from dsx.config.hf_family import load_family
 from dsx.config.model_file import LayerKind, load_model
@@ -217,3 +218,54 @@ def test_packaged_models_are_what_their_configs_say(name):
         (entry.layer, entry.count) for entry in packaged.sequence
     ]
     assert found.parameters == packaged.parameters
+
+
+# Of configs without a published total: counted from the model classes of the transformers library 5.24.0.
+COUNTED = {
+    "reward-llama-3-8b": 7_504_928_768,
+    "nemotron-3-super-120b-a12b": 120_668_707_840,
+    "deepseek-v4-flash": 283_811_158_528
+    + 43 * 64,  # with sinks; without compressors, indexers, weights of residual streams
+    "gemma-4-31b": 30_697_345_280,
+    "gemma-4-26b-a4b": 25_233_141_760 - 30 * (4 * 2_816 + 128),  # without norms around experts, scales of routers
+    "afm-4.5b": 4_619_184_640,
+    "bamba-9b": 9_780_235_392,
+    "falcon-h1-0.5b": 521_411_104,
+    "olmo-1b": 1_176_764_416,
+    "command-r7b": 8_028_033_024,
+    "deepseek-v3.2": 671_026_419_200,
+    "dots.llm1": 142_774_381_696,
+    "ernie-4.5-0.3b": 360_748_032,
+    "ernie-4.5-21b-a3b": 21_825_437_888,
+    "glm-4-9b-0414": 9_400_279_040,
+    "glm-4.7-flash": 29_943_393_920,
+    "granite-3.0-3b-a800m": 3_298_793_472,
+    "granite-3.0-3b-shared": 3_449_788_416,
+    "granite-3.1-8b": 8_170_848_256,
+    "granite-4.0-h-small": 32_207_337_984,
+    "hunyuan-7b": 7_504_568_320,
+    "ministral-3-8b": 8_489_553_920,
+    "ministral-8b": 8_019_808_256,
+    "mistral-small-3.1-24b": 23_572_403_200,
+    "mistral-small-4": 118_972_826_624,
+    "nemotron-340b": 341_029_195_776,
+    "olmo-3-7b": 7_298_011_136,
+    "qwen3.5-397b-a17b": 396_346_350_336,
+    "qwen3.5-9b": 8_953_803_264,
+    "solar-open-100b": 102_651_799_552,
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_those_published(name):
+    """Published totals are those of data/families, with their sources; of other configs there is a count."""
+    data = dsx.import_hf(CONFIGS / f"{name}.json").to_data()
+    assert data.keys() == {"schema_version", "family", "model", "output", "parameters", "ignored"}
+    assert data["ignored"].keys() == {"changes_cost", "unknown", "no_cost"}
+    count = data["parameters"]
+    if name in COUNTED:
+        assert (count["published"], count["counted"]) == (None, COUNTED[name])
+    else:
+        assert count["counted"] - count["published"] == count["difference"]
+        assert 2 * abs(count["difference"]) < count["rounding"]

@@ -1,10 +1,9 @@
 """A user's block, layer, model and strategy, added as text alone and swept beside what comes with dsx."""
 
-import json
-
 import pytest
 
 import dsx
+from dsx.errors import UnknownNameError
 
 BLOCK = """# Two feed-forward networks side by side, whose partial results are added before they are reduced.
 block parallel-mlp
@@ -55,13 +54,15 @@ fix: {schedule: 1f1b, zero_stage: 1, recompute: none}
 keep: feasible
 """
 TEXTS = {"parallel-mlp.layer": BLOCK, "wide.layer": LAYER, "megatron.layer": STRATEGY, "wide-model.yaml": MODEL}
-JOB = ("--model", "wide-model", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 16)
+JOB = ("b200-nvs8", 8, 16)
 
 
 @pytest.fixture
-def mine(folder):
+def mine(tmp_path, monkeypatch):
     """A folder with all of a user's texts, which is not the working directory."""
-    place = folder / "mine"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSX_PATH", raising=False)
+    place = tmp_path / "mine"
     place.mkdir()
     for name, text in (TEXTS | {"mine.yaml": SWEEP}).items():
         (place / name).write_text(text)
@@ -89,76 +90,65 @@ def plain_and_sequence_parallel_agree(frame):
 
 
 @pytest.mark.slow
-def test_swept_beside_the_others_from_their_own_folder(run, mine):
-    done = run("sweep", "mine/mine.yaml", "-o", "out", "--json", "--set", "assumptions.tp_overlap=0")
-    assert done.code == 0, done.err
-    frame = dsx.load("out")
-    assert set(frame["strategy"]) == {"1d", "2d", "summa", "megatron"}
-    plain_and_sequence_parallel_agree(frame)
-    row = frame[frame["strategy"] == "megatron"].iloc[0]
-    why = run("why", "out", row["candidate"], "--json")
-    assert why.code == 0, why.err
-    assert json.loads(why.out)["plan"]["strategy"] == "megatron"
+def test_swept_beside_the_others_from_their_own_folder(mine):
+    swept = dsx.sweep("mine/mine.yaml", "out", set={"assumptions.tp_overlap": 0})
+    assert set(swept.frame["strategy"]) == {"1d", "2d", "summa", "megatron"}
+    plain_and_sequence_parallel_agree(swept.frame)
+    row = swept.frame[swept.frame["strategy"] == "megatron"].iloc[0]
+    assert dsx.why_row("out", row).plan["strategy"] == "megatron"
 
 
 @pytest.mark.slow
-def test_found_by_name_on_the_path(run, on_path):
-    assert "megatron" in run("list", "strategies").out.split()
-    assert {"wide", "parallel-mlp"} <= set(run("list", "layers").out.split())
-    plan = ("tp=4", "dp=2", "nvs.tp=4", "nvs.dp=2", "microbatch_size=8", "--strategy", "megatron", "--json")
-    done = run("evaluate", *JOB, *plan)
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["reject"] == []
-    best = json.loads(run("best", *JOB, "--strategy", "megatron", "--framework", "any", "--json").out)
-    assert best["plans"][0]["step_time_s"] <= json.loads(done.out)["step_time_s"]
+def test_found_by_name_on_the_path(on_path):
+    assert "megatron" in dsx.names("strategies")
+    assert {"wide", "parallel-mlp"} <= {*dsx.names("layers")}
+    plan = "tp=4 dp=2 nvs.tp=4 nvs.dp=2 microbatch_size=8"
+    evaluated = dsx.evaluate(dsx.Job("wide-model", *JOB), plan, strategy="megatron")
+    assert evaluated.reject == ()
+    best = dsx.best(evaluated.job, strategy="megatron", framework="any")
+    assert best.step_time_s <= evaluated.step_time_s
 
 
 @pytest.mark.slow
-def test_texts_are_found_by_path_and_not_elsewhere(run, mine):
-    job = ("--model", "mine/wide-model.yaml", *JOB[2:], "--strategy", "mine/megatron.layer", "--framework", "any")
-    by_path = json.loads(run("best", *job, "--top", 1, "--json").out)["plans"][0]
-    assert by_path["plan"]["strategy"] == "megatron"
-    assert run("layer", "mine/wide.layer", "--strategy", "mine/megatron.layer").code == 0
-    # Not found elsewhere.
-    done = run("best", *JOB, "--strategy", "megatron")
-    assert (done.code, done.out) == (2, "")
-    assert "unknown model 'wide-model'" in done.err
+def test_texts_are_found_by_path_and_not_elsewhere(mine):
+    text = "mine/megatron.layer"
+    found = dsx.best(dsx.Job("mine/wide-model.yaml", *JOB), 1, strategy=text, framework="any")
+    assert found.plan["strategy"] == "megatron"
+    assert dsx.layer("mine/wide.layer", strategy=text).to_data()["layer"] == "wide"
+    with pytest.raises(UnknownNameError, match="unknown model 'wide-model'"):
+        dsx.Job("wide-model", *JOB)
 
 
 def collectives(described):
     return [
         (direction, c["kind"], c["tensor"])
-        for kernel in described["kernels"]
+        for kernel in described.to_data()["kernels"]
         for direction in ("forward", "backward")
         for c in kernel[direction]["collectives"]
     ]
 
 
-def test_layers_and_blocks_of_ones_own_are_described(run, on_path):
-    described = json.loads(run("layer", "wide", "--strategy", "megatron", "--json").out)
-    assert sorted(collectives(described)) == [
+def test_layers_and_blocks_of_ones_own_are_described(on_path):
+    assert sorted(collectives(dsx.layer("wide", strategy="megatron"))) == [
         ("backward", "all-reduce", "d n"),
         ("backward", "all-reduce", "d parallel-mlp.n"),
         ("forward", "all-reduce", "parallel-mlp.d"),
         ("forward", "all-reduce", "self-attention.output"),
     ]
     # The block alone with numbers.
-    done = run("layer", "parallel-mlp", "--strategy", "1d", "--model", "wide-model", "--set", "tp=4", "--json")
-    described = json.loads(done.out)
-    kernels = {kernel["name"]: kernel for kernel in described["kernels"]}
+    described = dsx.layer("parallel-mlp", strategy="1d", model="wide-model", sizes={"tp": 4})
+    kernels = {kernel["name"]: kernel for kernel in described.to_data()["kernels"]}
     assert kernels["z1"]["forward"]["matrix_flops"]["value"] == 2048 * 1024 * (2 * 1024 - 1)
     assert "all-reduce" not in [kind for _, kind, _ in collectives(described)]
-    people = run("layer", "parallel-mlp", "--strategy", "1d", "--model", "wide-model", "--set", "tp=4")
-    assert "z1[b, s, f/tp] = einsum{panels}\n      local shape 1 x 2048 x 1024" in people.out
-    # What every rank does in full.
-    lines = run("layer", "parallel-mlp", "--strategy", "megatron").out.splitlines()
-    # Ranks of tp have the same n, but partial sums d of their own.
+    assert "z1[b, s, f/tp] = einsum{panels}\n      local shape 1 x 2048 x 1024" in str(described)
+    # What every rank does in full: ranks of tp have the same n, but partial sums d of their own.
+    lines = str(dsx.layer("parallel-mlp", strategy="megatron")).splitlines()
     assert {"  n; not divided over tp", "  d; not divided over tp", "  z1"} <= set(lines)
 
 
 @pytest.mark.slow
-def test_a_text_of_ones_own_comes_before_what_comes_with_dsx(run, on_path):
+def test_a_text_of_ones_own_comes_before_what_comes_with_dsx(on_path):
     (on_path / "feed-forward.layer").write_text(BLOCK.replace("parallel-mlp", "feed-forward"))
-    assert "w4" in run("layer", "feed-forward").out
+    assert "w4" in str(dsx.layer("feed-forward"))
     (on_path / "b200-nvs8.yaml").write_text("extends: b200-nvs8\ndevice: {hbm_capacity: 1 kB}\n")
-    assert run("best", *JOB, "--strategy", "1d", "--partition", "even", "--fix", "schedule=1f1b").code == 3
+    assert dsx.Job("wide-model", *JOB).cluster.device.hbm_capacity == 1e3

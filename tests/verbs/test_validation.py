@@ -1,7 +1,7 @@
-"""What `dsx validate` prints and writes, over a stand-in for the predictor."""
+"""What a validation says and writes, over a stand-in for the predictor."""
 
 import csv
-import json
+import re
 
 import numpy as np
 import pytest
@@ -11,13 +11,6 @@ import dsx
 from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
 from dsx.runs.predict import Predictions
 from dsx.runs.table import UnmodelledReason
-from dsx.verbs.cli import print_answer
-from dsx.verbs.process import remarks_shown
-
-
-def validated(table, assumptions, predict, as_json, out):
-    with remarks_shown():
-        print_answer(dsx.validate(table, assumptions, out, predict=predict), as_json)
 
 
 def half(setups, assumptions):
@@ -56,15 +49,17 @@ def table(tmp_path, monkeypatch):
     return write(tmp_path / "runs.csv", *CHANGES)
 
 
-def test_json_has_the_figures(table, capsys):
-    validated(table, "default", half, True, None)
-    out, err = capsys.readouterr()
-    data = json.loads(out)
-    keys = (
-        "noise_floor", "pairs", "unknown_software", "extrapolated", "unread", "overall", "sources", "regret",
-        "spearman_median", "oom", "not_modelled", "filled", "from_notes", "inferred_recompute", "outliers",
-    )  # fmt: skip
-    assert data.keys() == {"schema_version", *keys}
+def data_of(table, assumptions="default"):
+    return dsx.validate(table, assumptions, predict=half).to_data()
+
+
+def test_figures_of_a_table_and_its_rows(table, tmp_path, caplog):
+    found = dsx.validate(table, "default", tmp_path / "rows.csv", predict=half)
+    data = found.to_data()
+    assert data.keys() == {
+        *("schema_version", "noise_floor", "pairs", "unknown_software", "extrapolated", "unread", "overall", "sources"),
+        *("regret", "spearman_median", "oom", "not_modelled", "filled", "from_notes", "inferred_recompute", "outliers"),
+    }
     own, other = data["sources"]
     assert (own["source_id"], own["rows"], own["modelled"]) == ("own", 5, 3)
     assert own["mape"] == pytest.approx(((1 - 1 / 1.1) + (1 - 2 / 2.5)) / 2)
@@ -75,60 +70,18 @@ def test_json_has_the_figures(table, capsys):
     assert data["regret"] == {"groups": 0, "median": None, "p95": None, "within_5_percent": None}
     assert data["inferred_recompute"] == {"full": 1}
     assert (data["filled"], data["from_notes"]) == ({"vpp": 1, "etp": 1}, {"kernels": 1})
-    assert "runs.csv:6: own-5: tp * pp * cp * dp is not n_gpus (tp=2, pp=2, cp=1, dp=4, n_gpus=24)" in err
-
-
-def test_software_that_no_stack_names_is_counted(tmp_path, capsys):
-    known = {"framework": "Megatron-LM", "year": "2024"}
-    names = ("Own", "Own", "Second", "Third", "Fourth")
-    path = write(tmp_path / "runs.csv", known, *({"framework": name, "year": "2024"} for name in names))
-    validated(path, "default", half, True, None)
-    out, err = capsys.readouterr()
-    unknown = json.loads(out)["unknown_software"]
-    assert [*unknown.values()] == [2, 1, 1, 1]
-    first = next(iter(unknown))
-    assert first.startswith("software 'Own' is not known") and first.endswith("the stack 'generic-2024' is assumed")
-    assert f"{first} (2 rows)" in err
-    assert "and 1 more names of software are not known (1 row)" in err
-
-
-def test_rows_that_nothing_was_measured_like_are_counted(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    known = "trained_on: {stack: {megatron-2024: 2}, generation: {hopper: 1}, kind: {dense: 2}}"
-    (tmp_path / "mine.yaml").write_text(f"extends: uncalibrated\nname: default\n{known}\n")
-    alike = {"framework": "NeMo", "gpu": "H100-80GB-SXM"}
-    path = write(tmp_path / "runs.csv", alike, alike | {"experts": "8", "topk": "2"}, {"gpu": "A100-80GB-SXM"})
-    validated(path, "mine.yaml", half, True, None)
-    found = json.loads(capsys.readouterr().out)["extrapolated"]
-    assert (found["generation"], found["kind"]) == ({"ampere": 1}, {"experts": 1})
-    assert sum(found["stack"].values()) >= 1
-    validated(path, "mine.yaml", half, False, None)
-    assert "extrapolated, no such kind in the measurements of the set: experts (1)" in capsys.readouterr().out
-
-
-def test_times_that_are_no_seconds_are_said(tmp_path, caplog):
-    rows = [{"measured_iter_s": f"{1e3 * tp / 2}", "oom": "", "tp": str(tp), "dp": str(8 // tp)} for tp in (1, 2)]
-    dsx.validate(write(tmp_path / "ms.csv", *rows), predict=half)
-    assert "the table looks wrong: the times are 1e+03 times what is predicted" in caplog.text
-
-
-def test_people_see_a_table(table, capsys):
-    validated(table, "default", half, False, None)
-    out = capsys.readouterr().out
+    assert "runs.csv:6: own-5: tp * pp * cp * dp is not n_gpus (tp=2, pp=2, cp=1, dp=4, n_gpus=24)" in caplog.text
+    # People see a table.
+    out = str(found)
     assert "runs.csv under 'default': 6 rows, 4 modelled" in out
-    assert [line.split()[0] for line in out.splitlines() if line.startswith(("own", "other", "all"))] == [
-        *("own", "other", "all")
-    ]
+    assert re.findall("^(?:own|other|all)", out, re.MULTILINE) == ["own", "other", "all"]
     assert "memory: 2 of 3 that ran and 1 of 1 out of memory predicted so" in out
-    assert "not modelled:\n  no layer text: 1 row (own-4)\n  tp * pp * cp * dp is not n_gpus: 1 row (own-5)\n" in out
+    assert "not modelled:\n  no layer text: 1 row (own-4)\n  tp * pp * cp * dp is not n_gpus: 1 row (own-5)" in out
     assert "ranked right: 100.0 % of 1 pair of layouts that differ by more than 5 %" in out
     assert "noise floor, one release: 0 repeated configurations, spread - in the median, - at 90 %" in out
     assert "blank, filled: vpp (1), etp (1)\nblank, in the notes: kernels (1)" in out
     assert "nan" not in out.lower().split()
-
-
-def test_rows_are_written(table, tmp_path):
-    validated(table, "default", half, True, tmp_path / "rows.csv")
+    # Rows are written.
     with (tmp_path / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["id", "measured_s", "predicted_s", "low", "high", "reason"]
@@ -140,42 +93,67 @@ def test_rows_are_written(table, tmp_path):
     assert rows[4]["reason"].startswith("tp * pp * cp * dp is not n_gpus (tp=2, ")
 
 
-def test_rows_that_are_not_modelled_are_named_by_reason(tmp_path, capsys):
+def test_software_that_no_stack_names_is_counted(tmp_path, caplog):
+    known = {"framework": "Megatron-LM", "year": "2024"}
+    names = ("Own", "Own", "Second", "Third", "Fourth")
+    path = write(tmp_path / "runs.csv", known, *({"framework": name, "year": "2024"} for name in names))
+    unknown = data_of(path)["unknown_software"]
+    assert [*unknown.values()] == [2, 1, 1, 1]
+    first = next(iter(unknown))
+    assert first.startswith("software 'Own' is not known") and first.endswith("the stack 'generic-2024' is assumed")
+    assert f"{first} (2 rows)" in caplog.text
+    assert "and 1 more names of software are not known (1 row)" in caplog.text
+
+
+def test_rows_that_nothing_was_measured_like_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    known = "trained_on: {stack: {megatron-2024: 2}, generation: {hopper: 1}, kind: {dense: 2}}"
+    (tmp_path / "mine.yaml").write_text(f"extends: uncalibrated\nname: default\n{known}\n")
+    alike = {"framework": "NeMo", "gpu": "H100-80GB-SXM"}
+    path = write(tmp_path / "runs.csv", alike, alike | {"experts": "8", "topk": "2"}, {"gpu": "A100-80GB-SXM"})
+    found = dsx.validate(path, "mine.yaml", predict=half)
+    extrapolated = found.to_data()["extrapolated"]
+    assert (extrapolated["generation"], extrapolated["kind"]) == ({"ampere": 1}, {"experts": 1})
+    assert sum(extrapolated["stack"].values()) >= 1
+    assert "extrapolated, no such kind in the measurements of the set: experts (1)" in str(found)
+
+
+def test_times_that_are_no_seconds_are_said(tmp_path, caplog):
+    rows = [{"measured_iter_s": f"{1e3 * tp / 2}", "oom": "", "tp": str(tp), "dp": str(8 // tp)} for tp in (1, 2)]
+    dsx.validate(write(tmp_path / "ms.csv", *rows), predict=half)
+    assert "the table looks wrong: the times are 1e+03 times what is predicted" in caplog.text
+
+
+def test_rows_that_are_not_modelled_are_named_by_reason(tmp_path):
     path = write(tmp_path / "runs.csv", {}, {"experts": "8"}, *[{"n_gpus": "24"}] * 7)
-    validated(path, "default", half, False, None)
-    lines = capsys.readouterr().out.splitlines()
-    at = lines.index("not modelled:")
-    assert lines[at + 1 :] == [
+    _, _, named = str(dsx.validate(path, predict=half)).partition("not modelled:\n")
+    assert named.splitlines() == [
         "  tp * pp * cp * dp is not n_gpus: 7 rows (own-3, own-4, own-5, own-6, own-7, ...)",
         "  no layer text: 1 row (own-2)",
     ]
     # A table of which every row is modelled names none.
-    validated(write(tmp_path / "runs.csv"), "default", half, False, None)
-    assert "not modelled" not in capsys.readouterr().out
+    assert "not modelled" not in str(dsx.validate(write(tmp_path / "runs.csv"), predict=half))
     # A row without a measurement has a reason.
     path = write(tmp_path / "runs.csv", {}, {"measured_iter_s": "", "oom": ""})
-    validated(path, "default", half, True, None)
-    assert json.loads(capsys.readouterr().out)["not_modelled"] == {"nothing was measured": 1}
+    assert data_of(path)["not_modelled"] == {"nothing was measured": 1}
 
 
-def test_tables_of_impossible_rows_are_errors_and_the_others_are_priced(tmp_path, capsys):
+def test_tables_of_impossible_rows_are_errors_and_the_others_are_priced(tmp_path):
     path = write(tmp_path / "runs.csv", *[{"n_gpus": "24"}] * 5)
     with pytest.raises(RunTableError) as caught:
-        validated(path, "default", half, True, tmp_path / "rows.csv")
+        dsx.validate(path, "default", tmp_path / "rows.csv", predict=half)
     assert str(caught.value).startswith("no row of the table can be modelled\n")
     assert f"{path}:2: own-1: tp * pp * cp * dp is not n_gpus (tp=2, pp=2" in str(caught.value)
     assert str(caught.value).endswith("and 2 rows more")
     assert not (tmp_path / "rows.csv").exists()
-    assert capsys.readouterr().out == ""
     # A predictor is asked only for what can be.
-    path = write(tmp_path / "runs.csv", {"n_gpus": "24"}, {})
     asked = []
 
     def ask(setups, assumptions):
         asked.extend(setup.run.id for setup in setups)
         return half(setups, assumptions)
 
-    validated(path, "default", ask, True, None)
+    dsx.validate(write(tmp_path / "runs.csv", {"n_gpus": "24"}, {}), predict=ask)
     assert asked == ["own-2"]
 
 
@@ -198,7 +176,7 @@ def test_tables_of_impossible_rows_are_errors_and_the_others_are_priced(tmp_path
         ("runs.csv", "default", "folder", StoreError, "-o folder: is a folder; name a file in it"),
     ],
 )
-def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, name, assumptions, output, error, says):
+def test_bad_input_is_an_error_before_anything_is_priced(table, tmp_path, name, assumptions, output, error, says):
     (tmp_path / "mine.yaml").write_text("extends: default\nname: mine\n")
     for other in ("sweep.yaml", "manifest.json"):
         (tmp_path / other).write_text("{}")
@@ -209,17 +187,6 @@ def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, n
         raise AssertionError("priced, though the input is bad")
 
     with pytest.raises(error) as caught:
-        validated(tmp_path / name, assumptions, never, True, output and tmp_path / output)
+        dsx.validate(tmp_path / name, assumptions, output and tmp_path / output, predict=never)
     assert says in str(caught.value)
-    assert capsys.readouterr().out == ""
     assert table.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_the_verb_predicts(table, run, tmp_path):
-    done = run("validate", "runs.csv", "--json", "-o", "rows.csv")
-    data = json.loads(done.out)
-    assert done.code == 0
-    assert data["overall"]["rows"] == 6
-    assert data["overall"]["mape"] < 1
-    assert (tmp_path / "rows.csv").exists()
