@@ -107,18 +107,29 @@ VERBS = {
         lambda s: ("clusters", "show", "perlmutter", "--set", "cluster.network.net.bandwidth=50 GB/s"),
         lambda s: dsx.cluster_times("perlmutter", set={"cluster.network.net.bandwidth": "50 GB/s"}),
     ),
+    "trace write": (
+        lambda s: ("trace", "write", *OF_JOB, "dp=8", "--ranks", "stages", "-o", "traces"),
+        lambda s: dsx.trace.write(job(), "dp=8", ranks="stages", out="traces"),
+    ),
+    "trace inspect": (lambda s: ("trace", "inspect", "traces"), lambda s: dsx.trace.inspect("traces")),
+    "trace replay": (
+        lambda s: ("trace", "replay", "traces", "--cluster", "b200-nvs8", "--slow", "0=2"),
+        lambda s: dsx.trace.replay("traces", "b200-nvs8", slow="0=2"),
+    ),
     "import-hf": (lambda s: ("import-hf", "config.json"), lambda s: dsx.import_hf("config.json")),
 }
 
 
 @pytest.fixture
-def files(folder):
+def files(folder, request):
     write_instance(folder / "table.json", small())
     write_instance(folder / "networks.json", networks())
     write_runs(folder / "runs.csv", RUN | {"measured_iter_s": "0.2"})
     (folder / "two.yaml").write_text(SET)
     (folder / "times.csv").write_text(TIMES)
     shutil.copy(CONFIGS / "llama-3-8b.json", folder / "config.json")
+    if "trace" in request.node.name:
+        dsx.trace.write(job(), "dp=8", ranks="stages", out="traces")
     return folder
 
 

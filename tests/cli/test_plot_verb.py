@@ -108,20 +108,8 @@ def test_kinds(run, silent, tmp_path, drawn, options, x, y):
 
 @pytest.mark.slow
 def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
-    run(
-        "plot",
-        silent,
-        "--kind",
-        "heatmap",
-        "--x",
-        CAPACITY,
-        "--y",
-        "num_gpus",
-        "--value",
-        "mfu",
-        "-o",
-        tmp_path / "a.svg",
-    )
+    heatmap = ("--kind", "heatmap", "--x", CAPACITY, "--y", "num_gpus", "--value", "mfu")
+    run("plot", silent, *heatmap, "-o", tmp_path / "a.svg")
     run("plot", silent, "--kind", "scaling", "--by", "strategy", "-o", tmp_path / "a.svg")
     run("plot", silent, "--kind", "breakdown", "--x", "num_gpus", "--x", "strategy", "-o", tmp_path / "a.svg")
     heatmap, scaling, breakdown = drawn[1]
@@ -131,21 +119,6 @@ def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
         *("reject", "tokens_per_s_per_gpu", "step_time_s", "step_time_s_low", "step_time_s_high", "strategy"), *SETTINGS
     }  # fmt: skip
     assert len(breakdown) == 6
-
-
-@pytest.mark.slow
-def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):
-    run("plot", silent, "--kind", "breakdown", "-o", tmp_path / "a.pdf")
-    upper, lower = drawn[0][0].get_figure(root=True).axes
-    assert lower.get_ylabel() == "peak memory [GB]"
-    heights = [sum(bar.get_height() for bar in bars) for bars in zip(*upper.containers, strict=True)]
-    assert heights == pytest.approx(list(df[df["reject"] == 0].groupby("num_gpus")["step_time_s"].min()), rel=1e-5)
-    assert [line.get_label() for line in lower.lines] == ["HBM capacity"]
-    # A heatmap says what else varies.
-    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", "strategy", "-o", tmp_path / "a.svg")
-    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", CAPACITY, "-o", tmp_path / "a.svg")
-    over = [title_of(ax)[1].partition("plan")[2].partition(" framed")[0] for ax in drawn[0][1:]]
-    assert over == [", and over HBM capacity", ""]
 
 
 @pytest.mark.slow

@@ -63,61 +63,6 @@ def refused(done, *said):
 # Right uses.
 
 
-def test_write_inspect_and_replay(run, folder):
-    done = run(*WRITE, *DEGREES, *CLUSTER, "-o", "new/traces")
-    assert (done.code, done.err) == (0, "")
-    assert re.fullmatch(
-        r"new/traces: 8 ranks, \d+ nodes each on average, 8 process groups; [\d.]+ MB written\n", done.out
-    )
-    assert len(files(folder / "new/traces")) == 8 + 2
-    again = run(*WRITE, *DEGREES, *CLUSTER, "-o", "new/traces")
-    assert (again.code, again.out.split("; ")[1:]) == (0, ["0 B written", "8 files kept\n"])
-    found = run("trace", "inspect", "new/traces")
-    assert (found.code, found.err) == (0, "")
-    assert found.out.endswith("faults: none\n")
-    kinds = ("weights", "gradients", "optimizer state", "activations", "gradients of activations")
-    assert all(re.search(rf"^{kind} +\d", found.out, re.MULTILINE) for kind in kinds)
-    replayed = run("trace", "replay", "new/traces", *CLUSTER)
-    assert (replayed.code, replayed.err) == (0, "")
-    assert "step time: " in replayed.out and "rank 0" in replayed.out
-
-
-def test_json_of_the_three_verbs_agrees_with_the_layer(run, traces):
-    done = run(*WRITE, *DEGREES, *CLUSTER, "-o", "traces", "--json")
-    written = json.loads(done.out)
-    assert (done.code, written["ranks"], written["kept_files"], written["reject"]) == (0, [*range(8)], 8, [])
-    found = json.loads(run("trace", "inspect", "traces", "--json").out)
-    assert (found["ranks"], found["faults"]) == (8, [])
-    assert found["totals"]["nodes"] == written["num_nodes"]
-    times = json.loads(run("trace", "replay", "traces", *CLUSTER, "--json").out)
-    assert (len(times["ranks"]), times["nodes"]) == (8, written["num_nodes"])
-    assert {found["schema_version"], times["schema_version"], written["schema_version"]} == {1}
-    # All flops are the work and agree with the layer.
-    totals = json.loads(run("trace", "inspect", "traces", "--json").out)["totals"]
-    assert totals["total_flops"] == totals["matrix_flops"] + totals["vector_flops"]
-    sizes = [part for one in ("tp=2", "b=1", "s=512") for part in ("--set", one)]
-    layer = json.loads(run("layer", "transformer", "--model", "small.yaml", *sizes, "--json").out)
-    of_layer = sum(
-        kernel[way]["matrix_flops"]["value"] for kernel in layer["kernels"] for way in ("forward", "backward")
-    )
-    # 16 sequences, each on two ranks through four layers.
-    assert totals["matrix_flops"] == 16 * 2 * 4 * of_layer
-
-
-@pytest.mark.slow
-def test_a_rank_of_each_stage_of_many_gpus(run, folder):
-    size = ("--model", "small.yaml", "--num-gpus", 512, "--global-batch-size", 512)
-    done = run("trace", "write", *size, "tp=4", "pp=4", "dp=32", "--ranks", "stages", "-o", "t")
-    assert (done.code, {*files(folder / "t")} - {"manifest.json", "comm_groups.json"}) == (
-        0,
-        {f"trace.{rank}.et" for rank in (0, 128, 256, 384)},
-    )
-    found = run("trace", "inspect", "t")
-    assert found.code == 0
-    assert "t: 4 ranks of 512" in found.out and "note: missing ranks" in found.out
-    assert run("trace", "replay", "t", *CLUSTER).code == 0
-
-
 def test_one_layer_of_a_file_of_ones_own(run, folder):
     (folder / "own.layer").write_text(
         "layer own\ninput x[b, s, e]\nweight w[e, f/tp]\ny[b, s, f/tp] = einsum(x, w)\nz[b, s, f/tp] = gelu(y)\n"
@@ -169,31 +114,6 @@ def test_shares_of_a_domain_may_be_stated_without_a_cluster(run, folder):
     assert "sizes are floored, since ranks do not divide them: f = 1022 over tp = 4" in done.err
 
 
-def test_replays_of_other_machines_and_assumptions(run, traces):
-    done = run("trace", "replay", "traces", "--cluster", "h100-nvs8", "--assumptions", "uncalibrated")
-    assert "the trace was written under default; the replay is under uncalibrated" in done.err
-    done = run("trace", "replay", "traces", "--cluster", "a100-nvs4")
-    assert "the ranks are placed 8 to a fast domain, as they were traced; the cluster has 4 in one" in done.err
-    # A replay of another machine.
-    before = json.loads(run("trace", "replay", "traces", *CLUSTER, "--json").out)["step_time_s"]
-    slow = ("--set", "cluster.device.hbm_bandwidth=0.05 TB/s", "--set", "assumptions.tp_overlap=0")
-    assert json.loads(run("trace", "replay", "traces", *CLUSTER, *slow, "--json").out)["step_time_s"] > before
-    refused(run("trace", "replay", "traces", *CLUSTER, "--set", "model.name=x"), "a trace has its model")
-
-
-def test_a_trace_is_of_the_run_as_its_framework_runs_it(run, folder):
-    """DeepSpeed's stack and its own fields: no overlap of tensor parallelism, 55 us to issue a kernel."""
-    assert run(*WRITE, *DEGREES, *CLUSTER, "--framework", "deepspeed", "-o", "t").code == 0
-    manifest = json.loads((folder / "t" / "manifest.json").read_text())
-    assert (manifest["framework"], manifest["stack"]) == ("deepspeed", "deepspeed-2023")
-    same = run("trace", "replay", "t", *CLUSTER, "--framework", "deepspeed", "--json")
-    assert (same.code, same.err) == (0, "")
-    other = run("trace", "replay", "t", *CLUSTER, "--json")
-    assert "the trace was written as deepspeed runs it; the replay is as megatron runs it (--framework)" in other.err
-    assert json.loads(other.out)["step_time_s"] < json.loads(same.out)["step_time_s"]
-    refused(run(*WRITE, *DEGREES, "--framework", "deepsped", "-o", "u"), "did you mean 'deepspeed'?")
-
-
 def test_one_rank_of_each_stage_replays_with_other_files_beside_it(run, folder):
     run(*WRITE, *DEGREES, *CLUSTER, "--ranks", "stages", "-o", "t")
     before = json.loads(run("trace", "replay", "t", *CLUSTER, "--json").out)["step_time_s"]
@@ -226,6 +146,7 @@ def test_wrong_plans(run, folder, arguments, said):
         ((), ("Missing option '-o'",)),
         (("-o", "t"), ("missing: --model, --num-gpus, --global-batch-size; a plan needs them",)),
         (("-o", "t", "--model", "smal.yaml", *PLAN[2:]), ("smal.yaml",)),
+        (("-o", "t", *PLAN, "--framework", "deepsped"), ("did you mean 'deepspeed'?",)),
         (("-o", "t", "--num-gpus", "0"), ("--num-gpus",)),
         (("-o", "t", "--from", "set"), ("--from needs --candidate", "dsx show set --json")),
         (("-o", "t", "--from", "set", "--candidate", 1, *CLUSTER), ("--cluster: cannot be given with --from",)),
@@ -285,6 +206,3 @@ def test_wrong_folders(run, folder):
     assert run(*WRITE, *DEGREES, "--ranks", 0, "-o", "t").code == 0
     refused(run("trace", "inspect", "t", "--chrome", "t.json"), "has no durations", "write the trace with --cluster")
     assert not (folder / "t.json").exists()
-
-
-# Interrupts and streams, in a process of their own.

@@ -1,6 +1,7 @@
 """Sweeps from Python, and what is said of their size."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections import namedtuple
@@ -225,6 +226,81 @@ def test_a_row_is_explained_by_itself_or_by_its_id(result_set, swept):
         dsx.why_row(result_set, row["candidate"], {CAPACITY: 81e9})
     with pytest.raises(InputError, match="no candidate '3'"):
         dsx.why_row(result_set, 3)
+
+
+POINTS = ONE | {
+    "cluster": ["a100-nvs8", "b200-nvs8"],
+    "what_if": {CAPACITY: ["3 GB", "80 GB"]},
+    "strategy": ["1d", "2d"],
+}
+
+
+@pytest.mark.slow
+def test_plans_of_each_hardware_point(tmp_path):
+    swept = dsx.sweep(POINTS | {"keep": "all"}, tmp_path / "set")
+    frame, per = swept.frame, ["cluster", CAPACITY]
+    shown = dsx.show(swept.folder, per=per)
+    points = [(cluster, capacity) for cluster in POINTS["cluster"] for capacity in (3e9, 80e9)]
+    assert [tuple(plan["hardware"].values()) for plan in shown.priced] == points
+    best = frame[frame["reject"] == 0].groupby(per, observed=True)["step_time_s"].min()
+    assert [plan["step_time_s"] for plan in shown.priced] == list(best)
+    assert dsx.show(swept.folder, 2, per=per).plans[::2] == shown.plans
+    data = shown.to_data()
+    assert data["what_if"] == {CAPACITY: [3e9, 80e9]} and data["plans"][0]["hardware"].keys() == {*per}
+    # One candidate is shown at each of them, whether it fits or not.
+    candidate = frame[(frame["reject"] != 0) & (frame[CAPACITY] == 3e9)]["candidate"].iloc[0]
+    plans = dsx.show(swept.folder, candidate=candidate).to_data()["plans"]
+    assert [tuple(plan["hardware"].values()) for plan in plans] == points
+    assert {plan["plan"]["candidate"] for plan in plans} == {candidate}
+    assert [plan["reject"] for plan in plans if plan["hardware"][CAPACITY] == 3e9] == [["memory"]] * 2
+    assert [plan["fits"] for plan in plans] == [not plan["reject"] for plan in plans]
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize(
+    ("keep", "says"),
+    [
+        ({"top": 1}, "the fastest at each of 8 hardware points: 8 rows in 1 file"),
+        ({"top": 2, "per": ["tp", "cluster"]}, "the 2 fastest for each tp at each of 8 hardware points: "),
+        (
+            {"pareto": ["step_time_s", "peak_bytes"]},
+            "the Pareto front of step_time_s, peak_bytes at each of 8 hardware",
+        ),
+        ("feasible", "feasible: "),
+    ],
+)
+def test_what_is_kept_of_several_hardware_points(tmp_path, keep, says):
+    what_if = {"network.nvs.bandwidth": ["300 GB/s", "900 GB/s"], CAPACITY: ["40 GB", "80 GB"]}
+    swept = dsx.sweep(POINTS | {"keep": keep, "what_if": what_if}, tmp_path / "set")
+    about = [line.strip() for line in str(dsx.show(swept.folder)).partition("\n\n")[0].splitlines()]
+    assert re.match(f"kept  +{says}", about[-1])
+    assert [line.split()[0] for line in about if "." in line.split()[0]] == [*what_if]
+
+
+@pytest.mark.slow
+def test_flags_are_those_of_the_hardware_and_the_effects_of_a_row(tmp_path):
+    what_if = {"assumptions.tp_overlap": [0, 0.5]}
+    varied = ONE | {"cluster": ["tpu-v4", "b200-nvs8"], "what_if": what_if, "keep": {"top": 1}, "fix": {"tp": 8}}
+    asked = {
+        (*plan["hardware"].values(),): [
+            flag in plan["launch"]["megatron_lm"]["flags"] for flag in ("--bf16", "--tp-comm-overlap")
+        ]
+        for plan in dsx.show(dsx.sweep(varied, tmp_path / "points").folder).to_data()["plans"]
+    }
+    assert asked == {
+        ("b200-nvs8", 0): [True, False],
+        ("b200-nvs8", 0.5): [True, True],
+        ("tpu-v4", 0): [False, False],
+        ("tpu-v4", 0.5): [False, False],
+    }
+    # CUDA graphs are priced, and set, for ZeRO up to stage 1.
+    fix = {"tp": 1, "pp": 1, "recompute": "none", "offload": "none"}
+    for stage, graphs in ((3, False), (1, True)):
+        one = ONE | {"assumptions": "uncalibrated", "keep": {"top": 1}, "fix": fix | {"zero_stage": stage}}
+        (plan,) = dsx.show(dsx.sweep(one, tmp_path / f"zero-{stage}").folder).to_data()["plans"]
+        launch = plan["launch"]["megatron_lm"]
+        assert ("--cuda-graph-impl" in launch["flags"]) is graphs
+        assert not [lost for lost in launch["lost"] if "CUDA graphs" in lost]
 
 
 CUT = {
