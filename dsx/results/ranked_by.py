@@ -11,10 +11,11 @@ cheapest of that number too. A plan is a mapping with `plan` and the cost column
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dsx.cost.cut_bounds import ROUNDING
 from dsx.errors import UnknownNameError, one_text
 from dsx.search.nearly_fastest import Wanted
 from dsx.text import Data, DataView
@@ -32,6 +33,21 @@ def wanted_by_role(step_time_s: float, resolution: float | None) -> tuple[Wanted
     """Return what each of `ROLES` wants; `resolution` is the difference of step time that measurements cannot rank."""
     within = step_time_s * (1 + max(resolution or 0.0, TIED))
     return Wanted(step_time_s * (1 + TIED), simple=True), Wanted(within, simple=True), Wanted(within)
+
+
+def launched_first(plans: Sequence[Data], by_hand: Callable[[Data], bool]) -> list[Data]:
+    """Return plans, the fastest first, with those that a framework launches as they are before those placed `by_hand`.
+
+    These are in front among the plans that tie with the fastest, and among others of the same seconds.
+    """
+    ties: list[list[Data]] = []
+    for plan in plans:
+        within = ROUNDING if len(ties) > 1 else TIED
+        if ties and plan["step_time_s"] <= ties[-1][0]["step_time_s"] * (1 + within):
+            ties[-1].append(plan)
+        else:
+            ties.append([plan])
+    return [plan for tied in ties for plan in (sorted(tied, key=by_hand) if len(tied) > 1 else tied)]
 
 
 def by_role(plans: Sequence[P], costs: Sequence[int]) -> dict[str, P]:

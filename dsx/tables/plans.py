@@ -159,10 +159,13 @@ def resolution_text(plans: Sequence[Priced], resolution: float | None) -> str:
 
 
 def tied_text(plans: Sequence[Priced]) -> str:
-    """Return which plans of a list, the fastest first, tie with plan 1; empty if there are none."""
-    close = within_resolution(plans, TIED)
-    which = f"plans 1 {'and' if close == [2] else 'to'} {close[-1]}" if close else ""
-    return f"{which} tie: differences of up to {share(TIED, 1, 1)} count as equal" if close else ""
+    """Return which plans of a list tie with plan 1, which is as fast as any; empty if there are none."""
+    if not (close := within_resolution(plans, TIED)):
+        return ""
+    which = f"plans 1 {'and' if close == [2] else 'to'} {close[-1]}"
+    faster = any(plan["step_time_s"] < plans[0]["step_time_s"] for plan in plans)
+    order = "; those launched as they are come first" if faster else ""
+    return f"{which} tie: differences of up to {share(TIED, 1, 1)} count as equal{order}"
 
 
 def tie_text(plans: Sequence[Priced], fastest: str) -> str:

@@ -22,8 +22,8 @@ from dsx.plans.plan import Plan, fixed_settings
 from dsx.pricing.measured_share import KernelCoverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.progress import OutOfTimeError, Watch, early, seconds_left, time_limit, warn, working
-from dsx.results.ranked_by import FASTEST, ROLES, by_role, wanted_by_role
-from dsx.search.fastest import ANY, CUTS, FEW_KEYS, SearchCounts, problems_of, spaces_of
+from dsx.results.ranked_by import FASTEST, ROLES, TIED, by_role, launched_first, wanted_by_role
+from dsx.search.fastest import ANY, CUTS, FEW_KEYS, SearchCounts, SearchSpaces, fastest_below, problems_of, spaces_of
 from dsx.search.one_pass import OnePass
 from dsx.tables.format import (
     WIDTH,
@@ -214,9 +214,7 @@ class BestPlans(PricedPlans):
         faster = self.faster_placement
         if faster is None:
             return ""
-        taken = taken_text(faster["plan"], self.problem.cluster, self.problem.assumptions_spec)
-        laid = [] if self.searched.framework.unlimited else other_placement(faster["plan"])
-        why = ". ".join([*([f"It {taken}"] if taken else []), *(f"It has {placement}" for placement in laid)])
+        why = ". ".join(f"It {text}" for text in _placed_by_hand(faster, self.searched))
         took = faster["step_time_s"]
         return (
             f"Another placement would take {quantity('step_time_s', took)}, "
@@ -328,6 +326,31 @@ class BestPlans(PricedPlans):
 def _in_a_line(plan: DataView) -> str:
     took, what = quantity("step_time_s", plan["step_time_s"]), plan["plan"]
     return f"{took} a step: {printable(what['strategy'])}, {whole_plan_text(what)}"
+
+
+def _placed_by_hand(plan: DataView, request: SearchRequest) -> list[str]:
+    """Return what the placement of a plan takes and has that its framework does not launch; empty if it launches it."""
+    problem = request.problem
+    taken = taken_text(plan["plan"], problem.cluster, problem.assumptions_spec)
+    laid = [] if request.framework.unlimited else other_placement(plan["plan"])
+    return [*filter(None, [taken]), *(f"has {placement}" for placement in laid)]
+
+
+def _with_launched_first(plans: list[Data], most: int, spaces: SearchSpaces, request: SearchRequest) -> list[Data]:
+    """Return a list of the `most` fastest plans, those in front that tie with the fastest and are launched as they are.
+
+    If all plans of the list tie and are placed by hand, the last one makes room for the fastest launched one that ties.
+    """
+
+    def by_hand(plan: Data) -> bool:
+        return bool(_placed_by_hand(plan, request))
+
+    ordered = launched_first(plans, by_hand)
+    within_s = plans[0]["step_time_s"] * (1 + TIED) if plans else 0.0
+    if len(plans) < most or plans[-1]["step_time_s"] > within_s or not all(map(by_hand, plans)) or not seconds_left():
+        return ordered
+    launched, _ = fastest_below(spaces.as_launched, 1, within_s)
+    return [*(plan for plan in launched if plan["step_time_s"] <= within_s and not by_hand(plan)), *ordered][:most]
 
 
 def _first(plan: DataView, plans: Sequence[Data]) -> list[Data]:
@@ -484,6 +507,7 @@ def plans_of_roles(job: Job, roles: Sequence[str], most: int, restricted: Restri
             with time_limit(limit_s - (monotonic() - begin)):
                 search = OnePass(spaces, most, wants, len(roles), tell_first, tell_fastest, watch)
                 of_all, plans, of_roles, as_launched, counts = search.plans()
+                plans = plans if roles else _with_launched_first(plans, most, spaces, request)
                 not_compared = [_SIMPLER] if of_roles is None and plans else []
                 if not plans and counts.left_s < math.inf:
                     why = f"no plan that fits was found in the time, --time-limit {limit_s:g} s"

@@ -20,6 +20,7 @@ from dsx.results.ranked_by import (
     chosen,
     days_between,
     fastest,
+    launched_first,
     objective_named,
     price_column,
     ranked_by_count,
@@ -35,6 +36,15 @@ PLANS = [
 
 def order(name):
     return [PLANS.index(plan) for plan in ranked_by_count(PLANS, objective_named(name))]
+
+
+def test_plans_that_are_launched_come_first_among_equally_fast_ones():
+    hand = {"a", "b", "e", "h"}
+    seconds = {"a": 1.0, "b": 1.0004, "c": 1.0009, "d": 1.001, "e": 1.2, "f": 1.2 * (1 + 1e-15), "g": 1.3, "h": 1.3001}
+    plans = [{"name": name, "step_time_s": step_s} for name, step_s in seconds.items()]
+    ordered = launched_first(plans, lambda plan: plan["name"] in hand)
+    assert "".join(plan["name"] for plan in ordered) == "cdabfegh"
+    assert launched_first([], lambda plan: True) == []
 
 
 def test_groups_of_the_same_gpus_follow_their_best_plans():

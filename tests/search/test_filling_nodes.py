@@ -185,3 +185,18 @@ def test_a_set_says_which_of_its_plans_leave_gpus_free(tmp_path):
         assert f"{number} {taken} free" in said
         assert said.count(taken) == sum(plan["dp_nvs"] == 7 for plan in answer.plans)
     assert len(shown.plans) > 1 and f"{taken} free" in " ".join(reported.html.split())
+
+
+@pytest.mark.slow
+def test_a_list_begins_with_a_plan_that_is_launched_among_those_that_tie():
+    job = dsx.Job("llama-3-70b", "h100-nvs8", 64, 256)
+    fix = "tp=4 cp=1 pp=4 vpp=5 microbatch_size=1 zero_stage=1 recompute=none stored_layers=0 offload=optimizer"
+    first, *_, by_hand = (found := dsx.best(job, 2, fix=fix)).plans
+    assert not other_placement(first) and other_placement(by_hand)
+    first_s, by_hand_s = found.frame["step_time_s"]
+    assert by_hand_s < first_s < by_hand_s * 1.001
+    assert "plans 1 and 2 tie: differences of up to 0.1 % count as equal; those launched" in " ".join(
+        str(found).split()
+    )
+    (alone,) = dsx.best(job, 1, fix=fix).plans
+    assert alone == first

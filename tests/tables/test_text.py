@@ -187,6 +187,10 @@ def test_what_is_said_of_narrow_types():
         ([1.0, 1.002], ""),
         ([1.0, 1.0005, 1.002], "plans 1 and 2 tie: differences of up to 0.1 % count as equal"),
         ([1.0, 1.0, 1.0009, 1.0011], "plans 1 to 3 tie: differences of up to 0.1 % count as equal"),
+        (
+            [1.0005, 1.0, 1.2],
+            "plans 1 and 2 tie: differences of up to 0.1 % count as equal; those launched as they are come first",
+        ),
     ],
 )
 def test_a_list_says_which_plans_tie(times, said):
