@@ -111,6 +111,13 @@ def optimised() -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", _OPTIMISE_LITTLE)
 
 
+@pytest.fixture(scope="module")
+def float64() -> Iterator[None]:
+    """Compute in double precision, as prices of plans do."""
+    with jax.enable_x64(True):
+        yield
+
+
 @pytest.fixture(scope="session")
 def benchmark_script() -> Iterator[Callable[[str], ModuleType]]:
     """Import a script of benchmarks/ by its name."""

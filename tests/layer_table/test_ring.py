@@ -15,10 +15,7 @@ GB = 1e9
 NETWORK = {"devices": (4, 2, 3), "bandwidth": (400 * GB, 50 * GB, 100 * GB), "latency": (1e-6, 1e-5, 2e-5)}
 
 
-@pytest.fixture(autouse=True)
-def wide():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def hierarchy(network=NETWORK):

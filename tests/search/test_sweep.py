@@ -80,23 +80,6 @@ def test_pareto(whole, objectives):
     assert len(front) < len(everything)
 
 
-@pytest.mark.sampled(0)
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("per", [[], ["strategy"], ["tp", "pp"], ["num_gpus", "microbatch_size"]])
-def test_top(whole, precision, per):
-    rows, counts = sweep(KeepTop(top=5, per=per), precision)
-    assert (counts.candidates, counts.feasible) == (len(whole["tp"]), (whole["reject"] == 0).sum())
-    feasible = where(whole, whole["reject"] == 0)
-    order = np.lexsort((feasible["step_time_s"], *(feasible[name] for name in reversed(per))))
-    groups = {}
-    for row in order.tolist():
-        groups.setdefault(tuple(int(feasible[name][row]) for name in per), []).append(feasible["step_time_s"][row])
-    expected = [(*group, time) for group in sorted(groups) for time in groups[group][:5]]
-    found = [(*(int(rows[n][row]) for n in per), rows["step_time_s"][row]) for row in range(len(rows["tp"]))]
-    assert [one[:-1] for one in found] == [one[:-1] for one in expected]
-    np.testing.assert_allclose([one[-1] for one in found], [one[-1] for one in expected], rtol=1e-12)
-
-
 @pytest.mark.slow
 def test_types_of_rows_and_sweeps_in_which_no_plan_fits():
     rows, _ = sweep("all", "float32")

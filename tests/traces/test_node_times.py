@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 from trace_columns import comp, load, reduce_over_two, send, step, trace, unit_assumptions, unit_machine
@@ -29,10 +28,7 @@ CLUSTER = cluster_from_spec(load_cluster("h100-spine-leaf"))
 ASSUMED = assumptions_from_spec(load_assumptions("default"))
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def layer(assumptions, tp=8):
