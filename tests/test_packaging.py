@@ -28,7 +28,6 @@ def test_the_wheel_has_its_data_versions_and_name(monkeypatch):
     lowest = {name: at for name, at in (wanted.split(">=") for wanted in project["dependencies"])}
     assert lowest["pydantic"] == "2.12"
     # An extra of another name, such as that of the import, would install somebody else's package.
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = "|".join(project["optional-dependencies"])
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "dsx").rglob("*.py")]
     texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}

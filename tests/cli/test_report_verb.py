@@ -16,7 +16,6 @@ def test_it_writes_a_page_of_a_plan_or_of_the_reasons_for_none(run, swept, tmp_p
     assert data["plans"][0]["plan"]["num_gpus"] == 8
     assert data["rows"] == sum(part.rows for part in read_manifest(swept).parts)
     # A set without a plan has its reasons.
-    file = tmp_path / "report.html"
     done = run("report", nothing_fits, "-o", file)
     assert done.code == 3
     assert "no row is feasible" in done.err

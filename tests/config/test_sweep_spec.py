@@ -36,9 +36,7 @@ def test_the_example_of_the_design(tmp_path):
     assert spec.keep == KeepTop(top=10, per=["num_gpus", "strategy"])
     assert spec.file == file
     # Equality is of what is stated not of the file.
-    file = tmp_path / "sweep.yaml"
     file.write_text(FULL)
-    spec = load_sweep(file, COLUMNS)
     again = read_again(spec)
     assert again == spec
     assert again.file is None

@@ -45,7 +45,6 @@ def test_texts_have_a_most_length_and_whole_characters(tmp_path):
     with pytest.raises(ValueError, match=r"has half a character, \\ude00"):
         whole_characters("\U0001f600\ude00")
     # An escaped pair is its character in yaml as in json.
-    file = tmp_path / "a.yaml"
     file.write_text(json.dumps({"name": "\U0001f600"}))
     assert "\\ud83d" in file.read_text()
     assert load_document(file).data == load_json("text", str(file)).data == {"name": "\U0001f600"}

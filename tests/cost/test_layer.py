@@ -158,7 +158,6 @@ def test_collectives_hide_behind_the_kernel_beside_them_alone():
     assert float(found.cp_comm_s[0]) == close(alone - 0.010)
     # The second kernel, of 20 ms, only waits for a scatter of what the first one, of 10 ms, makes.
     made = work([CollectiveShape(1, FORWARD, REDUCE_SCATTER, "tp", False, beside=0)], [40e9])
-    alone = 3e-6 + 3 / 4 * 40e9 / 400e9
     times = kernel_times(made, machine(), make_assumptions(tp_overlap=1.0))
     assert np.asarray(times.comm_s["tp_comm_s"])[FORWARD, :, 0].tolist() == [0.0, close(alone - 0.010)]
 

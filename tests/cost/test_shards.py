@@ -56,7 +56,6 @@ def test_scatters_in_the_shard_group_and_reductions_among_replicas():
     last = SCATTER + AMONG_REPLICAS
     assert sharded(2)["dp_comm_s"] == close(SCATTER + 2 * (SCATTER - 0.010) + last + 2 * (last - 0.020))
     # In stage 2 every microbatch scatters, in stage 3 it gathers too; only the last one reduces among replicas.
-    last = SCATTER + AMONG_REPLICAS
     found = sharded(2, 2)["dp_comm_s"]
     assert found == close(SCATTER + 2 * (SCATTER - 0.010) + 0.020 + 5 * 3 * (SCATTER - 0.020) + 3 * (last - 0.020))
     found = sharded(2, 3)["dp_comm_s"]

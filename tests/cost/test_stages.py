@@ -148,7 +148,6 @@ def test_kinds_that_alternate_are_mixed_evenly():
     assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5}), (3, {0: 1.5, 1: 0.5})]
     assert made.totals() == {0: 6.0, 1: 2.0}
     # Alternating kinds have the same mix between any boundaries.
-    made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
     assert {kind: float(layers) for kind, layers in layers_between(made, 3.0, 5.0).items()} == {0: 1.5, 1: 0.5}
 
 

@@ -35,7 +35,6 @@ def test_work_sends_and_bubble_of_a_stage():
     assert found["cp_comm_s"] == close(18 * 0.002)
     assert (found["ep_comm_s"], found["recompute_s"], found["optimizer_s"]) == (0.0, 0.0, 0.0)
     # Sends and bubble.
-    found = cost()
     assert found["pp_comm_s"] == close(6 * 2 * SEND)
     assert found["bubble_s"] == close(3 * (3 * 0.030 + 2 * SEND))
     # No pipeline.

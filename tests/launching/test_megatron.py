@@ -282,7 +282,6 @@ def test_multiplies_in_fewer_bits_are_asked_for_where_there_are_any(layer):
     assert "--fp8-format" not in older.arguments
     assert older.lost[0].startswith("multiplies in 8 bits: ")
     # Multiplies in 4 bits and of integers.
-    wanted = plan(dp=8, dp_nvs=8)
     blackwell = load_cluster("b200-180-nvs8").device
     four = launched(wanted, layer("1d"), device=blackwell, linear_dtype="fp4")
     assert (dict(four.flags)["--fp4-format"], four.lost) == ("e2m1", ())

@@ -61,7 +61,6 @@ def test_ids_parts_and_memory_of_searched_choices():
         assert (rows[name] >= 0).all(), name
         assert np.isfinite(rows[name]).all(), name
     # Offload leaves less on the gpu.
-    _, _, rows = searched()
     for values in by_plan(rows, "offload", "peak_bytes").values():
         none, optimizer, activations, both = (values[code] for code in range(4))
         assert both <= min(optimizer, activations) <= max(optimizer, activations) <= none

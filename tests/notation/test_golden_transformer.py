@@ -73,7 +73,6 @@ def test_the_layer_printed_in_the_design_gives_the_collectives_stated_under_it()
     assert {v for kind, axis, v in volumes(layer, FORWARD, **sizes) if axis == "tp"} == {TOKENS}
     assert {v for kind, axis, v in volumes(layer, BACKWARD, **sizes) if axis == "cp"} == {HEADS}
     # Its weights are reduced over what divides the tokens.
-    sizes = SIZES | {"tp": N1, "cp": N2}
     assert weights(derived(TRANSFORMER), **sizes) == {
         "g1": (W * E, ("tp", "cp"), True),
         "wqkv": (W * E * 3 * E // N1, ("cp",), True),

@@ -98,11 +98,6 @@ def test_windows_and_chunks_do_the_work_of_their_pairs():
     assert squares(f"{GATED} window", window=2 * S) == causal
 
     # Also where the last chunk is shorter, or one chunk has the whole sequence.
-    def squares(name, **sizes):
-        layer = packaged(name, "1d")
-        return number(layer, kernel(layer, "self-attention.attention").work[FORWARD].matrix, **(SIZES | sizes))
-
-    causal = squares(GATED)
     for chunk in (1, 64, 100, S - 1, S, 2 * S):
         lengths = [chunk] * (S // chunk) + [S % chunk]
         share = sum(min(length, S) ** 2 for length in lengths) / S**2
@@ -222,7 +217,6 @@ def test_copied_key_value_heads_are_made_on_every_rank():
     backward = collectives(layer, BACKWARD)
     assert backward[(AR, "tp", f"d {name}.kk")] + backward[(AR, "tp", f"d {name}.kvm")] == 1
     # Copied key value heads without sequence parallelism.
-    sizes = SIZES | {"g": 2, "tp": 8}
     with_sp, layer = (packaged(GATED, name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))
     assert weights(layer, **sizes).keys() == weights(with_sp, **sizes).keys()
     # One all-reduce completes the partial sums of each half where a gather and a scatter did.

@@ -304,7 +304,6 @@ def test_a_region_is_repeated_where_it_is_read():
     assert found == [*plain[:place], "n': x + g -> n'", "n all-gather tp: n' -> n:tp.2", *plain[place + 1 :]]
     # Its result was kept for the multiply that follows, which so reads the first one.
     found = lines(recomputed(derived(GATED), "feed-forward"))
-    plain = lines(derived(GATED).graph.backward)
     place = plain.index("z inputs: d z + u + v -> d u + d v")
     assert found == [*plain[:place], "z': u + v -> z'", *plain[place:]]
     # Several regions are repeated each in its place.

@@ -65,7 +65,6 @@ def test_one_gather_serves_both_multiplies_and_one_scatter_both_gradients():
     assert saved(layer, **SIZES) == {"n": tokens // 4, "gate": hidden, "up": hidden}
     # Without the mark the gathered copy is kept once.
     layer = derived(GATED.replace("~", ""))
-    tokens = W * B * S * E
     assert volumes(layer, FORWARD, **SIZES) == [(AG, "tp", tokens)]
     assert volumes(layer, BACKWARD, **SIZES) == [(RS, "tp", tokens)]
     assert saved(layer, **SIZES)["n"] == tokens

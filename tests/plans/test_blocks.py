@@ -118,8 +118,6 @@ def test_any_range_of_rows_and_any_candidates(keys, given_bounds, data):
         stop = data.draw(st.integers(start, blocks.size))
         assert rows(blocks, start, stop) == whole[start:stop]
     # Any candidates.
-    blocks = Blocks(keys, given_bounds)
-    whole = rows(blocks)
     wanted = data.draw(st.lists(st.integers(0, blocks.size - 1), max_size=20)) if blocks.size else []
     assert tuples(*blocks.rows_at(np.array(wanted, dtype=np.int64))) == [whole[at] for at in wanted]
 

@@ -52,7 +52,6 @@ def test_every_chunk_has_a_layer_and_no_cut_has_a_smaller_largest_one(case):
         assert least[plan] == pytest.approx(largest, rel=1e-12)
         assert chunk_seconds(chain, plan, cuts[plan]).max() == pytest.approx(largest, rel=1e-12)
     # Every chunk has a layer.
-    chain, pp, vpp = case
     for largest in (least_largest_chunk_s(chain, (pp * vpp).astype(float)), np.full(len(pp), np.inf)):
         sizes = np.diff(balanced_cuts(chain, pp, vpp, largest), axis=1)
         there = np.arange(sizes.shape[1]) < (pp * vpp)[:, None]

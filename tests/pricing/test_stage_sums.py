@@ -35,9 +35,7 @@ def test_memory_and_what_a_first_stage_adds(chain):
             sums = found.peak(layers, microbatches, costs.stack, costs)
             np.testing.assert_allclose(sums, expected, rtol=EXACT)
     # What a first stage adds.
-    costs, length = costs_of(chain)
     found = first_stage(costs)
-    none = np.zeros_like(costs.choices.pp)
     for end in (1, 2, 3, 5, length):
         layers = layers_between(costs.stack, none, none + end)
         expected = sum(costs.reduction_and_update_s(Stage(none, layers, even=False)))

@@ -57,7 +57,6 @@ def test_bests_of_each_group_and_what_becomes_of_them():
     assert list(table["ratio"]) == pytest.approx([5 / 3, 0.5])
     assert list(table["same_plan"]) == [False, True]
     # What becomes of the other best.
-    table = compare(frame(A), frame(B))
     assert columns(table, "a_in_b", "a_in_b_step_time_s") == [("does not fit", None), ("fits", 1.0)]
     assert columns(table, "b_in_a", "b_in_a_step_time_s") == [("fits", 4.0), ("fits", 2.0)]
     absent = compare(frame(A), frame(B).query("candidate != 4"))

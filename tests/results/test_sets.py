@@ -182,7 +182,6 @@ def test_the_fastest_over_all_parts_and_of_each_group(varied):
     assert [plan["step_time_s"] for plan in plans] == list(fits["step_time_s"][:4])
     assert len(fastest(varied, None)) == len(fits)
     # Of each group.
-    frame = store.load(varied)
     fits = frame[frame["reject"] == 0]
     groups = fits.groupby(["cluster", "strategy"], observed=True)["step_time_s"]
     assert [plan["step_time_s"] for plan in fastest(varied, None, ["cluster", "strategy"])] == list(groups.min())
@@ -190,7 +189,6 @@ def test_the_fastest_over_all_parts_and_of_each_group(varied):
     assert [plan["step_time_s"] for plan in twice] == [t for _, group in groups for t in group.nsmallest(2)]
     assert fastest(varied, 3, ["cluster", "strategy"], of_each=2) == twice[:3]
     # Hardware and reasons.
-    frame = store.load(varied)
     for plan, (_, row) in zip(as_plans(frame), frame.iterrows(), strict=True):
         assert plan["hardware"] == {name: row[name] for name in ("cluster", "device.hbm_capacity", "network.nvs.size")}
         assert plan["reject"] == {0: [], 1: ["memory"], 2: ["layers"]}[row["reject"]]

@@ -54,7 +54,6 @@ def test_runs_move_a_field_as_far_as_they_outweigh_its_prior():
     assert START["memory"] - large["memory"] > 3 * (START["memory"] - small["memory"])
     # A field that no run depends on keeps its value.
     bounds = {name: BETWEEN[name] for name in ("compute", "idle")}
-    measured = step_times({**START, "compute": 0.7})
     found = specialise_to(Formula(measured, START), START, Prior(bounds, np.full(2, 0.2), 0.02))
     assert found.values["compute"] == pytest.approx(0.7, rel=0.02)
     assert found.standard_errors["compute"] > 0

@@ -83,8 +83,6 @@ def test_a_first_share_and_scouts_of_keys(monkeypatch):
     assert sorted(np.concatenate(shares)) == [*range(7)]
     # Scouts are the keys of least bound of their size.
     monkeypatch.setattr(bounds_of_keys, "_SCOUTS", 1)
-    sizes = np.array([1, 64, 64, 1, 64, 2, 64])
-    bounds = np.array([9.0, 1.0, 2.0, 8.0, 3.0, 7.0, 4.0])
     scouts, *others = bounds_of_keys.shares_of({"microbatch_size": sizes}, bounds)
     assert {*scouts} == {3, 1, 5}
     assert [*np.concatenate(others)] == [2, 4, 6, 0]

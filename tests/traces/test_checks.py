@@ -221,7 +221,6 @@ def test_dependencies_decide_where_files_contradict_each_other(tmp_path):
         "rank 0 has ALL_REDUCE 1 of group '2' before ALL_REDUCE 1 of group '1'"
     )
     # Communication that is not chained: what is independent may start in either order.
-    groups = {"1": [0, 1], "2": [0, 1]}
     ranks = {0: [comp(1), coll(2, data=[1]), coll(3, "2")], 1: [comp(1), coll(2, "2", data=[1]), coll(3)]}
     assert faults_of(tmp_path, ranks, groups) == []
     ranks = {rank: [comp(1), first, second] for rank, (_, first, second) in ranks.items()}

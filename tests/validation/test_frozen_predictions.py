@@ -49,7 +49,6 @@ def test_nothing_that_was_frozen_moved(frozen, rows):
     expected, found = rows
     np.testing.assert_allclose(found.predicted_s, [float(row["predicted_s"]) for row in expected], rtol=ROUNDED)
     # No memory moved.
-    expected, found = rows
     np.testing.assert_allclose(found.predicted_bytes, [float(row["predicted_bytes"]) for row in expected], rtol=ROUNDED)
     np.testing.assert_array_equal(found.fits, [row["fits"] == "1" for row in expected])
 

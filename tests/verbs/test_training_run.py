@@ -73,7 +73,6 @@ def test_budgets_of_a_run(run, job):
     with pytest.raises(InputError, match=says):
         dsx.training_run(unpriced, TOKENS, COUNTS, budget="5M")
     # Without a price gpu hours decide.
-    unpriced = dsx.Job(MODEL, "b200-nvs8", 1, 32, assumptions=ASSUMED)
     run = dsx.training_run(unpriced, "2B", 8, deadline="1 days")
     assert run.chosen is not None and math.isnan(run.chosen["cost_usd"])
     assert run.to_data()["paid_in"] == "gpu_hours"
