@@ -237,7 +237,9 @@ class GraphTimes:
         room = [float("inf") if devices.memory_bytes is None else devices.memory_bytes] * devices.count
         device_of: dict[int, int] = {}  # unit -> device
         placement, start, end = [0] * graph.num_ops, [0.0] * graph.num_ops, [0.0] * graph.num_ops
-        busy: list[list[tuple[float, float]]] = [[] for _ in range(devices.count)]  # (start, end), in order
+        # (start, end) of the operators of each device, in order, and of blocks of them without a gap inside.
+        runs: list[list[tuple[float, float]]] = [[] for _ in range(devices.count)]
+        blocks: list[list[tuple[float, float]]] = [[] for _ in range(devices.count)]
         for op in order:
             if stop():
                 return None
@@ -250,7 +252,7 @@ class GraphTimes:
                     default=0.0,
                 )
                 seconds = self.seconds[op][device]
-                begin = _gap(busy[device], ready, seconds)
+                begin = _gap((blocks if seconds > 0.0 else runs)[device], ready, seconds)
                 if earliest is None or begin + seconds < earliest[0]:
                     earliest = begin + seconds, begin, device
             if earliest is None:
@@ -260,7 +262,8 @@ class GraphTimes:
                 device_of[unit[op]] = placement[op]
                 room[placement[op]] -= needs[unit[op]]
             if end[op] > start[op]:
-                insort(busy[placement[op]], (start[op], end[op]))
+                insort(runs[placement[op]], (start[op], end[op]))
+                _join(blocks[placement[op]], start[op], end[op])
         return OperatorSchedule(np.array(placement), np.array(start), max(end, default=0.0))
 
     def transfers(self, schedule: OperatorSchedule) -> list[LinkTransfer]:
@@ -288,6 +291,17 @@ def _gap(busy: list[tuple[float, float]], ready: float, seconds: float) -> float
         begin = max(begin, busy[place][1])
         place += 1
     return begin
+
+
+def _join(blocks: list[tuple[float, float]], start: float, end: float) -> None:
+    """Add a block; those that touch become one."""
+    place = bisect_left(blocks, (start,))
+    if place < len(blocks) and blocks[place][0] == end:
+        end = blocks.pop(place)[1]
+    if place and blocks[place - 1][1] == start:
+        blocks[place - 1] = blocks[place - 1][0], end
+    else:
+        blocks.insert(place, (start, end))
 
 
 def op_seconds(graph: OpGraph, devices: Devices) -> np.ndarray:
