@@ -7,9 +7,9 @@ from statistics import mean
 from sections import table
 
 import dsx
-from dsx.placement.baselines import mcmc
 from dsx.placement.op_graph import units_of
 from dsx.placement.timetable import GraphTimes
+from placing.baselines import mcmc, metis
 from placing.cases import COUNTS, Case, Row, on, percent, us
 from placing.validator import violations
 
@@ -42,12 +42,9 @@ def _placed(case: Case, count: int) -> Row:
     seconds = time.perf_counter() - begun
     if broken := violations(case.graph, devices, found.placed.schedule):
         raise RuntimeError(f"{case.name} on {count} devices: {broken}")
-    ways = dict(found.baselines)
-    if found.placed.mcmc_steps < _MCMC_STEPS:  # the time limit has room for fewer
-        timing = GraphTimes(case.graph, devices)
-        start = timing.single_device()
-        assert start is not None  # memory has no limit
-        ways["mcmc"] = mcmc(timing, units_of(case.graph).tolist(), start, _MCMC_STEPS).makespan_s
+    timing, unit = GraphTimes(case.graph, devices), units_of(case.graph).tolist()
+    start, parts = timing.single_device(), metis(timing, unit)
+    assert start is not None  # memory has no limit
     return {
         "graph": case.name,
         "reference": case.reference,
@@ -59,7 +56,9 @@ def _placed(case: Case, count: int) -> Row:
         "found_by": found.placed.ways.source,
         "contended_s": found.contended_s,
         "seconds": seconds,
-        **ways,
+        **found.baselines,
+        "metis": None if parts is None else parts.makespan_s,
+        "mcmc": mcmc(timing, unit, start, _MCMC_STEPS).makespan_s,
     }
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from sections import table
 
-from dsx.placement.annealing import GraphRows, SimulatedDevices, rows_of, simulate
+from dsx.placement.annealing import GraphRows, SimulatedDevices, makespans, rows_of
 from dsx.placement.op_graph import OpGraph, units_of
 from dsx.placement.reduced_graph import by_distribution, reduce
 from dsx.placement.timetable import GraphTimes
@@ -50,7 +50,7 @@ def _row(graph: OpGraph, batch: int) -> Row:
     placed = jnp.asarray(placement)
 
     def jax_run() -> Any:
-        return simulate(rows, placed, machine).block_until_ready()
+        return makespans(rows, placed, machine).block_until_ready()
 
     def numpy_run(skips: bool) -> np.ndarray:
         return numpy_makespans(rows, placement, skips)

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 from sections import table
 
-from dsx.placement.baselines import mcmc, metis
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.exact import solve
 from dsx.placement.op_graph import units_of
 from dsx.placement.reduced_graph import by_distribution, reduce
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
+from placing.baselines import mcmc, metis
 from placing.cases import COUNTS, Case, Row, on, us
 from placing.searching import on_given, started
 

@@ -2,7 +2,7 @@
 
 Operators that do not depend on each other run at once on several devices, and tensors between devices take time. The
 package reduces a graph (`reduced_graph`), searches placements (`solve`), bounds the shortest step of the graph as it is
-(`timetable`, `heavy`), and replays its answer where transfers share links (`contention`). Other packages use the names
+(`timetable`, `exact`), and replays its answer where transfers share links (`timetable`). Other packages use the names
 of this module alone.
 
 Sources: Efficient Device Placement for Distributed DNN Training (IEEE ICC 2025), called QuickP; and the thesis Joint

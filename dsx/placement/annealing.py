@@ -114,6 +114,7 @@ def rows_of(timing: GraphTimes, unit: Sequence[int], order: Sequence[int]) -> Gr
     return GraphRows(*map(jnp.asarray, columns))
 
 
+@partial(jax.jit, static_argnames=("machine",))
 def makespans(rows: GraphRows, placement: Array, machine: SimulatedDevices, byte_s: Array | None = None) -> Array:
     """Return the seconds of placements, [B]: the device of each unit, [R, B], of which more than the units are unused.
 
@@ -155,9 +156,6 @@ def makespans(rows: GraphRows, placement: Array, machine: SimulatedDevices, byte
     ends, free = jnp.zeros((len(rows.op), batch), jnp.float32), jnp.zeros((machine.count, batch), jnp.float32)
     (_, _, _, longest), _ = jax.lax.scan(run, (ends, free, zeros, zeros), rows)
     return longest
-
-
-simulate = jax.jit(makespans, static_argnames=("machine",))
 
 
 def excess_bytes(placement: Array, memory: Array, machine: SimulatedDevices) -> Array:

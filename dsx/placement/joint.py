@@ -59,7 +59,11 @@ _PERCENTILES = (75.0, 50.0)
 _MOST_RAW = 300  # operators of a graph that is annealed as it is
 _MOST_EXACT = 60  # units of a graph that CP-SAT gets
 _PARTS = 6  # of the bandwidth of a server, for each server that it sends to
-_ROUNDS = ((1e-3, 1e-4), (5e-4, 5e-5), (3e-4, 2e-5), (2e-4, 1e-5), (1e-4, 5e-6))  # hot and cold, of the makespan
+# Temperatures of each round, hot and cold, of the makespan.
+_ROUNDS = (
+    *((1e-3, 1e-4), (5e-4, 5e-5), (3e-4, 2e-5), (2e-4, 1e-5)),
+    *((1e-4, 5e-6), (1e-4, 5e-6), (5e-5, 5e-6)),
+)
 _KEPT = 2  # runs after the first round
 _CLOSE = 1.005  # of the best makespan: what is polished between rounds
 _LAST = 1.0 - 1e-6  # a round that shortens a schedule by less is the last one

@@ -181,11 +181,6 @@ def uniform_shares(network: ServerNetwork, servers: int) -> np.ndarray:
     return within(network, (1.0 - np.eye(servers)) * network.total / max(servers - 1, 1))
 
 
-def tree(network: ServerNetwork, servers: int) -> ServerNetwork:
-    """Return a network whose uniform shares are those of the thesis' tree: a card's bandwidth between any two."""
-    return ServerNetwork(max(servers - 1, 1), network.nic_bandwidth)
-
-
 def filled(network: ServerNetwork, bandwidth: np.ndarray) -> np.ndarray:
     """Return shares of [S, S] bytes/s scaled to all that each server has; uniform shares for one without any."""
     sums = bandwidth.sum(axis=1, keepdims=True)

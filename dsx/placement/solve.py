@@ -5,9 +5,9 @@ thresholds, with and without groups. All are started; the half that is behind is
 is the schedule of the given graph. The steps of a run follow from the time that it has, not from the clock, so the same
 seed gives the same answer. Then bandwidths follow if they are to be found too (`joint`).
 
-The bound is for the graph as it is (`heavy`). CP-SAT gets a graph of few operators as it is, and its bound counts; a
+The bound is for the graph as it is (`exact`). CP-SAT gets a graph of few operators as it is, and its bound counts; a
 larger one is reduced first, and only its schedules count. Without the packages of the extra `place`, the bound is the
-larger of critical path and load, and METIS has no answer.
+larger of critical path and load.
 
 Where the memory of the devices has no room for the graph, the answer is how much is short.
 """
@@ -23,13 +23,12 @@ import numpy as np
 
 from dsx.errors import NothingFeasible
 from dsx.placement.annealing import Annealing, AnnealingRun, annealed_once
-from dsx.placement.baselines import mcmc, metis
 from dsx.placement.cp_program import SolverEffort, limit_memory, placed_units, run
 from dsx.placement.exact import Bound, heavy_bound, solve
 from dsx.placement.joint import allocate, check_solvers
 from dsx.placement.op_graph import OpGraph, units_of
 from dsx.placement.reduced_graph import Reduction, by_distribution, by_percentile, reduce
-from dsx.placement.servers import Devices, ServerNetwork, tree, with_bandwidth, with_uniform_shares
+from dsx.placement.servers import Devices, ServerNetwork, with_bandwidth, with_uniform_shares
 from dsx.placement.timetable import Contended, GraphTimes, OperatorSchedule, contended, step_bound_s
 from dsx.units import format_quantity
 
@@ -105,10 +104,10 @@ def _size(num_bytes: float) -> str:
     return format_quantity(num_bytes, "bytes")
 
 
-_ROUNDS = 8
+_ROUNDS = 11
 _HOT, _COOLING, _COLD = 3e-3, 0.5, 1e-5  # temperatures, of the makespan: a round begins less hot than the last one
 _HALVED_AFTER = (2, 4)  # rounds after which the half of the runs that is behind is dropped
-_SECONDS_A_RUN = 1.5  # of the search, for each run: what it takes to compile one
+_SECONDS_A_RUN = 2.06  # of the search, for each run: most of it is to compile one
 _MOST_RAW = 1_000  # operators of a graph that is annealed as it is
 # Reductions that are annealed, in the order of preference: the percentile of alpha, None for that of the distribution,
 # and whether groups stay together.
@@ -117,13 +116,11 @@ _REDUCTIONS = (
     *((None, True), (90.0, False), (50.0, True), (90.0, True), (0.0, False)),
 )
 _TOUCHING = 1e-6  # a gap that is none
-_SEARCH, _TREE, _JOINT, _MCMC = 0.3, 0.1, 0.3, 0.1  # shares of the time
+_SEARCH, _JOINT = 0.4125, 0.42  # shares of the time
 _REDUCED, _FIT = 0.1, 0.1  # of exact search before bandwidths, and of a first placement that fits
 _LEAST_FIT_S = 2.0
-_BASELINES = 0.4  # of the ways that are known from elsewhere, at most
+_HEFT = 0.4  # of HEFT, at most
 _GRACE, _GRACE_S = 0.25, 5.0  # beyond the time, as a share of it and at least, before what is going on is cut off
-_MCMC_STEPS = 25_000
-_STEP_PER_OP_S = 6e-8  # nominal seconds of a step of MCMC, for each operator
 _FEW = 60  # operators that CP-SAT places exactly, whatever the gap
 _MANY = 400  # operators that CP-SAT gets as they are
 _MOST_REDUCED = 1_500  # operators of a reduced graph that CP-SAT gets
@@ -227,10 +224,8 @@ class Placed:
     network: ServerNetwork | None
     ways: Ways = field(default_factory=Ways)
     bound: Bound = field(default_factory=lambda: Bound(0.0, 0))
-    mcmc_steps: int = 0
     bandwidth: np.ndarray | None = None  # [S, S] bytes/s from server to server, with a network
     uniform_s: float | None = None  # the makespan with uniform shares of the network
-    tree_s: float | None = None  # and with the bandwidth of a network card between any two servers
     reduction: Reduction | None = None  # of the best, or the usual one
     stopped: bool = False  # by the user
 
@@ -294,7 +289,7 @@ def place(
     joint = joint and devices.num_servers > 2  # of two, each has one to send to, which gets all
     work = _Work(placed, unit, joint, monotonic() + effort.seconds, effort, report)
     is_small = graph.num_ops <= _FEW  # then exact search comes before the annealing, and often ends all
-    stages = [work.baselines, work.fit, *([work.exact_as_it_is] if is_small else []), work.search]
+    stages = [work.begin, work.fit, *([work.exact_as_it_is] if is_small else []), work.search]
     stages += [] if is_small else [work.exact_as_it_is]
     if network is not None and joint:  # which goes on from the best of uniform shares
         stages += [work.exact_reduced, partial(work.allocate, network), work.prove]
@@ -305,9 +300,8 @@ def place(
             stage()
     if placed.ways.best is None:
         raise NothingFeasible(shortage(graph, devices, unit, proved=False))
-    if network is not None:
-        with work.until_stopped():
-            work.compare(network)
+    if network is not None and placed.bandwidth is None:
+        placed.uniform_s = placed.schedule.makespan_s
     run = placed.ways.runs.get(placed.ways.source)
     placed.reduction = None if run is None else run.reduction
     if placed.reduction is None and not work.over():
@@ -354,21 +348,12 @@ class _Work:
     def _for(self, seconds: float, gap: float = 0.0, stop: Callable[[], bool] | None = None) -> SolverEffort:
         return SolverEffort(seconds, gap, self.effort.seed, stop or self.over)
 
-    def baselines(self) -> None:
-        """Run the ways that are known from elsewhere."""
-        placed, graph, timing = self.placed, self.placed.graph, self.placed.timing
-        placed.bound = Bound(step_bound_s(graph, placed.devices), 0)
-        over = partial(self.over, self.left_s - _BASELINES * self.effort.seconds - _GRACE_S)
-        begun(timing, placed.ways, over)
-        if placed.devices.count == 1:
-            return
-        unit, seed = self.unit.tolist(), self.effort.seed
-        if find_spec("pymetis") is not None:
-            placed.ways.take("metis", metis(timing, unit, seed))
-        if (start := timing.single_device()) is not None:
-            most = _MCMC * self.effort.seconds / (_STEP_PER_OP_S * max(graph.num_ops, 1))
-            placed.mcmc_steps = int(min(_MCMC_STEPS, max(most, 1)))
-            placed.ways.take("mcmc", mcmc(timing, unit, start, placed.mcmc_steps, seed, over))
+    def begin(self) -> None:
+        """Bound the step, and place it on one device and by HEFT."""
+        placed = self.placed
+        placed.bound = Bound(step_bound_s(placed.graph, placed.devices), 0)
+        until = self.left_s - _HEFT * self.effort.seconds - _GRACE_S
+        begun(placed.timing, placed.ways, lambda: self.over(until))
 
     def search(self) -> None:
         """Anneal reduced graphs."""
@@ -378,7 +363,7 @@ class _Work:
             search(placed.graph, placed.devices, effort, lambda _: self.report(placed), placed.ways)
 
     def fit(self) -> None:
-        """Find a start where none of the baselines fits."""
+        """Find a start where neither one device nor HEFT fits."""
         placed = self.placed
         if placed.ways.best is None and self.has_solver:
             effort = SolverEffort(max(_FIT * self.effort.seconds, _LEAST_FIT_S), stop=self.over)
@@ -398,20 +383,6 @@ class _Work:
             placed.bandwidth = allocated.bandwidth
             placed.devices = with_bandwidth(placed.devices, allocated.bandwidth)
             placed.ways.take("joint", allocated.schedule)
-
-    def compare(self, network: ServerNetwork) -> None:
-        """Find what uniform shares and the thesis' tree give."""
-        placed, schedule = self.placed, self.placed.schedule
-        if placed.bandwidth is None:
-            placed.uniform_s = schedule.makespan_s
-        between = tree(network, placed.devices.num_servers)
-        if between.total == network.total:
-            placed.tree_s = placed.uniform_s
-            return
-        fast = with_uniform_shares(placed.devices, between)
-        projected = GraphTimes(placed.graph, fast).best(schedule.device.tolist(), schedule.start_s.tolist())
-        searched = search(placed.graph, fast, self._for(_TREE * self.effort.seconds))
-        placed.tree_s = min(projected.makespan_s, *searched.makespans_s.values())
 
     def exact_as_it_is(self) -> None:
         """Let CP-SAT place a small graph."""

@@ -79,8 +79,8 @@ def compare(values: Values) -> "Answer":
 def place(values: Values) -> None:
     """Operators that do not need each other then run at once.
 
-    Prints the step time, a bound that no placement of the graph goes below, and what HEFT, METIS, MCMC and one device
-    give. Ctrl-C ends the search and prints the best so far.
+    Prints the step time, a bound that no placement of the graph goes below, and what HEFT and one device give. Ctrl-C
+    ends the search and prints the best so far.
     """
     out, plot = values["out"], values["plot"]
     if (values["emit"] is None) != (out is None):

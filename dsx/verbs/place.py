@@ -174,8 +174,7 @@ class OperatorPlacement(Answer):
         if bandwidth is not None and network is not None:
             pairs = [(f"{s}->{t}", float(bandwidth[s, t])) for s, t in np.argwhere(bandwidth > 0.0).tolist()]
             shared = {"scheme": self.scheme, "nics": network.nics, "nic_bytes_per_s": network.nic_bandwidth}
-            shared |= {"server_bytes_per_s": network.total, "bytes_per_s": dict(pairs)}
-            shared |= {"uniform_s": placed.uniform_s, "tree_s": placed.tree_s}
+            shared |= {"server_bytes_per_s": network.total, "bytes_per_s": dict(pairs), "uniform_s": placed.uniform_s}
         return {
             "graph": {"name": self.name, "operators": graph.num_ops, "edges": len(graph.edges)},
             "devices": count,
@@ -185,7 +184,6 @@ class OperatorPlacement(Answer):
             "gap": self.gap,
             "found_by": placed.ways.source,
             "baselines": self.baselines,
-            "mcmc_steps": placed.mcmc_steps,
             "strategies": dict(placed.ways.makespans_s),
             "reduction": reduced,
             "bandwidth": shared,
@@ -303,7 +301,7 @@ class Placer:
 
 
 place = Placer()
-_WAYS = {"heft": "HEFT", "metis": "METIS", "mcmc": "MCMC", "single_device": "one device"}
+_WAYS = {"heft": "HEFT", "single_device": "one device"}
 _DEVICE_ROWS = 16  # of the table of devices
 _PAIRS = 12  # of servers
 
@@ -337,9 +335,8 @@ def _ways(placed: DataView) -> str:
     rows = [[_WAYS.get(found_by, found_by), _time(placed["makespan_s"]), ""]]
     for name, seconds in placed["baselines"].items():
         if name != found_by:
-            way = f"{_WAYS[name]}, {placed['mcmc_steps']:,} steps" if name == "mcmc" and seconds else _WAYS[name]
             more = "" if seconds is None else f"{100 * (seconds / (placed['makespan_s'] or 1.0) - 1):+.1f} %"
-            rows.append([way, "-" if seconds is None else _time(seconds), more])
+            rows.append([_WAYS[name], "-" if seconds is None else _time(seconds), more])
     return table(["found by", "step", ""], rows)
 
 
@@ -358,13 +355,11 @@ def _devices(placed: DataView) -> str:
 def _bandwidth(allocation: DataView | None) -> str:
     if allocation is None:
         return ""
+    scheme, cards = allocation["scheme"], counted(allocation["nics"], "NIC")
     total = format_quantity(allocation["server_bytes_per_s"], "bytes/s")
-    uniform, tree = _time(allocation["uniform_s"]), _time(allocation["tree_s"])
-    lines = [
-        f"bandwidth: {allocation['scheme']}, of {total} that a server sends ({counted(allocation['nics'], 'NIC')})",
-        f"uniform shares: step {uniform}; a tree, one NIC's for any two: {tree}",
-    ]
-    if allocation["scheme"] == "joint":
+    lines = [f"bandwidth: {scheme}, of {total} that a server sends ({cards})"]
+    if scheme == "joint":
+        lines.append(f"uniform shares: step {_time(allocation['uniform_s'])}")
         rates = allocation["bytes_per_s"].items()
         pairs = [[pair.replace("->", " to "), format_quantity(rate, "bytes/s")] for pair, rate in rates]
         more = f"\n... and {len(pairs) - _PAIRS} more pairs (--json has all)" if len(pairs) > _PAIRS else ""

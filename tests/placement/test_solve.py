@@ -49,11 +49,11 @@ def test_without_packages_there_is_an_answer_and_the_same_one_again(monkeypatch)
     one, other = (place(given, devices, SolverEffort(1.0, gap=0.05, seed=3)) for _ in range(2))
     assert one.schedule.device.tolist() == other.schedule.device.tolist()
     assert one.ways.makespans_s == other.ways.makespans_s
-    assert "metis" not in one.ways.makespans_s and one.bound.num_heavy == 0
+    assert one.bound.num_heavy == 0
     assert one.schedule.makespan_s == min(one.ways.makespans_s.values())
 
 
-def test_ctrl_c_in_the_baselines_leaves_one_device(monkeypatch):
+def test_ctrl_c_in_heft_leaves_one_device(monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
@@ -70,7 +70,7 @@ def test_answers_within_their_time_and_of_operators_without_time(monkeypatch):
     monkeypatch.setattr(module, "monotonic", lambda: next(looks))
     given, devices = drawn(4, 300), uniform(3, DeviceLink(25e9))
     found = place(given, devices, SolverEffort(60.0, gap=0.05))
-    assert "heft" not in found.ways.makespans_s and "metis" in found.ways.makespans_s
+    assert [*found.ways.makespans_s] == ["single_device"]
     assert next(looks) < 60 * 1.25 + 20
     assert violations(given, devices, found.schedule) == []
     monkeypatch.undo()
@@ -111,7 +111,7 @@ def test_memory_that_is_filled_to_the_last_byte(seed):
 def test_joint_search_is_no_worse_than_uniform_shares():
     given = drawn(8, 80)
     found = place(given, uniform(4, DeviceLink(1e9, 5e-6)), SolverEffort(0.5, gap=0.05), network=ServerNetwork(3, 1e9))
-    assert found.uniform_s == found.tree_s == found.schedule.makespan_s
+    assert found.uniform_s == found.schedule.makespan_s
     # Two servers leave joint search no choice.
     given = drawn(8, 40)
     one, other = (

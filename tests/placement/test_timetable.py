@@ -7,7 +7,7 @@ import pytest
 from placement.graphs import drawn, graph, uniform
 from placement.referees import violations
 
-from dsx.placement.annealing import SimulatedDevices, rows_of, simulate
+from dsx.placement.annealing import SimulatedDevices, makespans, rows_of
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.op_graph import units_of
 from dsx.placement.servers import DeviceLink, Devices
@@ -41,7 +41,7 @@ def test_the_simulator_is_the_schedule_in_order(machine):
     order = timing.order_of(start.start_s.tolist())
     rows = rows_of(timing, unit.tolist(), order)
     placements = np.random.default_rng(0).integers(0, devices.count, (len(rows.op), 8)).astype(np.int32)
-    found = simulate(rows, placements, SimulatedDevices(devices.count, devices.units))
+    found = makespans(rows, placements, SimulatedDevices(devices.count, devices.units))
     expected = [timing.in_order(placements[unit, chain].tolist(), order).makespan_s for chain in range(8)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -97,6 +97,7 @@ def test_a_schedule_keeps_to_the_memory_of_devices_or_is_none():
     given = graph([1, 1], [], memory_bytes=[10, 10])
     devices = uniform(2, DeviceLink(1e9), memory_bytes=5.0)
     assert GraphTimes(given, devices).heft([0, 1]) is None
+    assert GraphTimes(drawn(3, 40), devices).heft([*range(40)], stop=lambda: True) is None
     # A search keeps to the memory of devices.
     given = drawn(2, 40)
     devices = uniform(4, DeviceLink(25e9), memory_bytes=float(given.memory_bytes.sum()) / 3.5)

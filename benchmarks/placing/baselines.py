@@ -1,4 +1,4 @@
-"""Other ways to place operators, for comparison: METIS, and the sources' MCMC.
+"""The baselines of the sources: METIS, and their MCMC.
 
 METIS gives a partition of equal work that cuts few bytes, which is scheduled by priority. It sees no direction of an
 edge, so parts may wait for each other in turn. Memory is not balanced: a partition that does not fit counts as none.
@@ -10,33 +10,26 @@ accepted, so it is a hill climb. Proposals are drawn beforehand and simulated in
 counts and the others are proposed again: the same chain as one by one, faster.
 """
 
-import ctypes
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pymetis
 from jax import Array
 
-from dsx.placement.annealing import GraphRows, SimulatedDevices, excess_bytes, makespans, rows_of, simulate
+from dsx.placement.annealing import GraphRows, SimulatedDevices, excess_bytes, makespans, rows_of
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
 
-_STDOUT = 1  # its file descriptor
 _WEIGHT = 10**8  # of all vertices, and of all edges: sums stay far below 32 bits
 _BATCH = 64
-_UNHEARD_OPS = 60_000  # operators that are simulated between two looks at the clock, in each of a batch
 _BETTER = 1e-6  # share of the makespan; less is rounding
 
 
 def metis(timing: GraphTimes, unit: Sequence[int], seed: int = 0) -> OperatorSchedule | None:
     """Return the schedule of a partition of the units of a graph; None if there is none, or a part does not fit."""
-    import pymetis
-
     graph, devices = timing.graph, timing.devices
     count = max(unit, default=-1) + 1
     if devices.count == 1 or not count:
@@ -50,38 +43,20 @@ def metis(timing: GraphTimes, unit: Sequence[int], seed: int = 0) -> OperatorSch
     if np.count_nonzero(work) < devices.count:  # a part would be empty, which METIS cannot do
         return None
     total = sum(sum(near.values()) for near in between) or 1.0
-    with _silent():
-        _, parts = pymetis.part_graph(
-            devices.count,
-            pymetis.CSRAdjacency(
-                adj_starts=np.cumsum([0, *map(len, between)]).tolist(),
-                adjacent=[neighbour for near in between for neighbour in near],
-            ),
-            vweights=[round(seconds / work.sum() * _WEIGHT) for seconds in work.tolist()],
-            # Weights of edges are positive.
-            eweights=[max(round(sent / total * _WEIGHT), 1) for near in between for sent in near.values()],
-            tpwgts=(np.array(devices.speeds) / sum(devices.speeds)).tolist(),
-            options=pymetis.Options(seed=seed),
-        )
+    _, parts = pymetis.part_graph(
+        devices.count,
+        pymetis.CSRAdjacency(
+            adj_starts=np.cumsum([0, *map(len, between)]).tolist(),
+            adjacent=[neighbour for near in between for neighbour in near],
+        ),
+        vweights=[round(seconds / work.sum() * _WEIGHT) for seconds in work.tolist()],
+        # Weights of edges are positive.
+        eweights=[max(round(sent / total * _WEIGHT), 1) for near in between for sent in near.values()],
+        tpwgts=(np.array(devices.speeds) / sum(devices.speeds)).tolist(),
+        options=pymetis.Options(seed=seed),
+    )
     placement = [parts[number] for number in unit]
     return timing.best(placement) if timing.fits(placement) else None
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Drop what is written to stdout, where answers belong: METIS writes remarks there, through a buffer of C."""
-    flush = ctypes.CDLL(None).fflush
-    sys.stdout.flush()
-    flush(None)
-    kept = os.dup(_STDOUT)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), _STDOUT)
-        yield
-    finally:
-        flush(None)
-        os.dup2(kept, _STDOUT)
-        os.close(kept)
 
 
 class _Proposals(NamedTuple):
@@ -97,17 +72,14 @@ _State = tuple[Array, Array, Array]  # the proposals that are done, the placemen
 
 
 @partial(jax.jit, static_argnames=("machine",))
-def _chain(state: _State, batches: Array, proposals: _Proposals, machine: SimulatedDevices) -> _State:
-    """Return the state after some batches of proposals."""
+def _chain(state: _State, proposals: _Proposals, machine: SimulatedDevices) -> _State:
+    """Return the state after all proposals."""
     rows, memory, units, moves = proposals
     steps = units.shape[0] - _BATCH
     lanes = jnp.arange(_BATCH)
 
-    def going(counted: tuple[Array, _State]) -> Array:
-        return (counted[0] < batches) & (counted[1][0] < steps)
-
-    def batch(counted: tuple[Array, _State]) -> tuple[Array, _State]:
-        number, (done, current, shortest) = counted
+    def batch(state: _State) -> _State:
+        done, current, shortest = state
         unit = jax.lax.dynamic_slice(units, (done,), (_BATCH,))
         move = jax.lax.dynamic_slice(moves, (done,), (_BATCH,))
         proposed = jnp.repeat(current[:, None], _BATCH, axis=1).at[unit, lanes].set(move)
@@ -115,27 +87,19 @@ def _chain(state: _State, batches: Array, proposals: _Proposals, machine: Simula
         better = (seconds < shortest * (1.0 - _BETTER)) & (done + lanes < steps)
         better = better & (excess_bytes(proposed, memory, machine) <= 0.0)
         first = jnp.argmax(better)
-        return number + 1, (
+        return (
             done + jnp.where(better[first], first + 1, _BATCH),
             jnp.where(better[first], proposed[:, first], current),
             jnp.where(better[first], seconds[first], shortest),
         )
 
-    return jax.lax.while_loop(going, batch, (jnp.zeros_like(batches), state))[1]
+    return jax.lax.while_loop(lambda state: state[0] < steps, batch, state)
 
 
 def mcmc(
-    timing: GraphTimes,
-    unit: Sequence[int],
-    start: OperatorSchedule,
-    steps: int,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
+    timing: GraphTimes, unit: Sequence[int], start: OperatorSchedule, steps: int, seed: int = 0
 ) -> OperatorSchedule:
-    """Return the schedule after some steps from the schedule `start`, whose order the simulator keeps.
-
-    At `stop` it is that of the steps so far.
-    """
+    """Return the schedule after some steps from the schedule `start`, whose order the simulator keeps."""
     graph, devices = timing.graph, timing.devices
     order = timing.order_of(start.start_s.tolist())
     rows, machine = rows_of(timing, unit, order), SimulatedDevices.of(devices)
@@ -150,9 +114,6 @@ def mcmc(
         jnp.asarray(np.pad(drawn.integers(0, devices.count, steps), (0, _BATCH)), jnp.int32),
     )
     first = jnp.asarray(placement)
-    state = jnp.zeros((), jnp.int32), first, simulate(rows, first[:, None], machine)[0]
-    batches = jnp.int32(max(_UNHEARD_OPS // length, 1))  # compiled code does not hear Ctrl-C
-    while int(state[0]) < steps and not stop():
-        state = _chain(state, batches, proposals, machine)
-    devices_of_units = np.asarray(state[1])[list(unit)].tolist()
+    state = jnp.zeros((), jnp.int32), first, makespans(rows, first[:, None], machine)[0]
+    devices_of_units = np.asarray(_chain(state, proposals, machine)[1])[list(unit)].tolist()
     return timing.best(devices_of_units, timing.in_order(devices_of_units, order).start_s.tolist())
