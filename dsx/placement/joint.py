@@ -135,11 +135,7 @@ def best_bandwidth(timing: GraphTimes, network: ServerNetwork, schedule: Operato
     for (source, target), (pair, fixed_s, num_bytes) in zip(graph.edges, sent, strict=True):
         more = [] if pair is None else [(inverse[pair], num_bytes / network.total / scale)]
         program.at_most(-took[source] - fixed_s / scale, (source, 1.0), (target, -1.0), *more)
-    queues: list[list[int]] = [[] for _ in range(devices.count)]
-    for op in timing.order_of(schedule.start_s.tolist()):
-        if took[op] > 0.0:
-            queues[placement[op]].append(op)
-    for op, following in (pair for queue in queues for pair in pairwise(queue)):
+    for op, following in (pair for queue in timing.queues(schedule) for pair in pairwise(queue)):
         program.at_most(-took[op], (op, 1.0), (following, -1.0))
     for server in sorted({sender for sender, _ in pairs}):
         program.at_most(1.0, *((share[pair], 1.0) for pair in pairs if pair[0] == server))

@@ -260,7 +260,7 @@ class Placed:
     def replay(self) -> Contended:
         """Return the replay of the schedule in which transfers share links."""
         total = None if self.network is None else self.network.total
-        return contended(self.graph, self.devices, self.schedule, None if self.bandwidth is not None else total)
+        return contended(self.timing, self.schedule, None if self.bandwidth is not None else total)
 
 
 def place(

@@ -1,7 +1,8 @@
 """When operators of a placement start: the evaluator of searches, HEFT, bounds, and a replay with shared links.
 
 An operator runs alone on its device, without interruption; one that takes no time runs beside others. A transfer
-between devices starts when its operator ends, and has the whole link.
+between devices starts when its operator ends, and has the whole link. `run_in_order` is that evaluator; annealing has
+its walk once more, compiled, since a scan prices many placements at once, and only their makespans in float32.
 
 HEFT is heterogeneous earliest finish time with insertion (Topcuoglu et al., 2002), for operators that units keep
 together: by their ranks, the largest first, each operator is placed where it ends first, in a gap of a device if one is
@@ -27,6 +28,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -152,6 +154,15 @@ class GraphTimes:
     def order_of(self, start_s: Sequence[float]) -> list[int]:
         """Return the operators by their starts, each after those that it depends on."""
         return sorted(range(self.graph.num_ops), key=lambda op: (start_s[op], self.place_in_order[op]))
+
+    def queues(self, schedule: OperatorSchedule) -> list[list[int]]:
+        """Return the operators that take time of each device, in the order of their starts."""
+        queues: list[list[int]] = [[] for _ in range(self.devices.count)]
+        for op in self.order_of(schedule.start_s.tolist()):
+            device = int(schedule.device[op])
+            if self.seconds[op][device] > 0.0:
+                queues[device].append(op)
+        return queues
 
     def in_order(self, placement: Sequence[int], order: Sequence[int]) -> OperatorSchedule:
         """Return the schedule in which each device runs its operators in an order, as soon as it can."""
@@ -378,9 +389,7 @@ class Contended:
     transfers: tuple[LinkTransfer, ...]  # by their starts
 
 
-def contended(
-    graph: OpGraph, devices: Devices, schedule: OperatorSchedule, server_bandwidth: float | None = None
-) -> Contended:
+def contended(timing: GraphTimes, schedule: OperatorSchedule, server_bandwidth: float | None = None) -> Contended:
     """Return the replay of a schedule.
 
     `server_bandwidth` is what a server sends, and receives, at most, bytes/s: that of its fastest link to others if it
@@ -391,18 +400,21 @@ def contended(
     """
     if server_bandwidth is not None and not server_bandwidth > 0.0:
         raise InputError(f"server_bandwidth: {server_bandwidth} bytes/s are too little; it must be above 0")
+    devices = timing.devices
     server_bandwidth = server_bandwidth or max(link.bandwidth for link in devices.links[bool(devices.units) :])
-    return _ContentionReplay(graph, devices, schedule, server_bandwidth).run()
+    return _ContentionReplay(timing, schedule, server_bandwidth).run()
 
 
 class _ContentionReplay:
     """The state of a replay."""
 
-    def __init__(self, graph: OpGraph, devices: Devices, schedule: OperatorSchedule, server_bandwidth: float) -> None:
-        self.graph, self.devices, self.server_bandwidth = graph, devices, server_bandwidth
+    def __init__(self, timing: GraphTimes, schedule: OperatorSchedule, server_bandwidth: float) -> None:
+        self.graph, self.devices, self.server_bandwidth = timing.graph, timing.devices, server_bandwidth
         self.device: list[int] = schedule.device.tolist()
-        self.seconds: list[float] = op_seconds(graph, devices)[np.arange(graph.num_ops), schedule.device].tolist()
-        self.following = self._following(schedule.start_s.tolist())
+        self.seconds = timing.durations(self.device)
+        # The next operator on the device of each that has one; what takes no time runs beside others.
+        self.following = dict(pair for queue in timing.queues(schedule) for pair in pairwise(queue))
+        graph = self.graph
         # What is handed on with bytes to another device is waited for; else the end of the operator is.
         self.needed = {
             (source, target): [tensor for tensor in sorted(tensors) if graph.tensor_bytes[tensor] > 0.0]
@@ -421,29 +433,6 @@ class _ContentionReplay:
         self.waiting: list[list[int]] = []  # the operators that wait for each transfer
         self.capacity: dict[Hashable, float] = {}  # of links that were used, bytes/s
         self.traffic: dict[Route, _Traffic] = {}
-
-    def _following(self, start: list[float]) -> dict[int, int]:
-        """Return the next operator on the device of each that has one.
-
-        What takes no time runs beside others. Starts may be rounded, so an operator counts as after those that it
-        takes from even if its start is before theirs.
-        """
-        following: dict[int, int] = {}
-        last: dict[int, int] = {}  # of a device
-        missing = [*map(len, self.graph.predecessors)]
-        pending = [(start[op], op) for op, number in enumerate(missing) if not number]
-        heapq.heapify(pending)
-        while pending:
-            _, op = heapq.heappop(pending)
-            if self.seconds[op] > 0.0:
-                if self.device[op] in last:
-                    following[last[self.device[op]]] = op
-                last[self.device[op]] = op
-            for successor in self.graph.successors[op]:
-                missing[successor] -= 1
-                if not missing[successor]:
-                    heapq.heappush(pending, (start[successor], successor))
-        return following
 
     def run(self) -> Contended:
         """Return what happens; transfers that end at once end by their numbers."""
