@@ -13,10 +13,10 @@ import numpy as np
 
 from dsx.config.documents import load_json
 from dsx.config.operator_files import read_operator_graph
-from dsx.placement.jax_steps import load_step
 from dsx.placement.jaxpr import from_jax
 from dsx.placement.op_graph import OpGraph, graph_of, joined
 from dsx.placement.servers import DeviceLink, Devices
+from dsx.placement.steps import load_step
 
 STEPS = Path(__file__).resolve().parents[2] / "examples" / "steps"
 EXAMPLES = ("alexnet.py:alexnet", "vgg.py:vgg16", "bert.py:bert_base", "fnet.py:fnet", "gpt2.py:gpt2")

@@ -10,13 +10,12 @@ Optimization of Algebraic Transformation, Device Placement, and Network Bandwidt
 """
 
 from dsx.placement.cp_program import SolverEffort
-from dsx.placement.jax_steps import load_step, measure
 from dsx.placement.jaxpr import from_jax
-from dsx.placement.microbatch import from_layers
 from dsx.placement.op_graph import Id, OpGraph, graph_of
 from dsx.placement.open_vswitch import write_ovs
 from dsx.placement.servers import DeviceLink, Devices, ServerNetwork, devices_of
 from dsx.placement.solve import Placed, place
+from dsx.placement.steps import from_layers, load_step, measure
 from dsx.placement.timetable import Contended
 from dsx.placement.torch_fx import from_fx
 

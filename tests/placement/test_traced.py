@@ -12,8 +12,8 @@ from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.cost.collectives import send
 from dsx.errors import InputError
-from dsx.placement.microbatch import from_layers
 from dsx.placement.servers import devices_of
+from dsx.placement.steps import from_layers
 from dsx.placement.traced import TracedMultiply, TracedOperator, TracedStep, fused, graph_of_step, pricing_of
 
 PRICING = pricing_of("h100-nvs8", "default")

@@ -10,10 +10,10 @@ from jax import lax
 from placement.graphs import without_cycle
 
 from dsx.errors import InputError
-from dsx.placement import jax_steps
-from dsx.placement.jax_steps import load_step, measure, run_of
+from dsx.placement import steps as module
 from dsx.placement.jaxpr import from_jax, traced
 from dsx.placement.op_graph import joined
+from dsx.placement.steps import load_step, measure, run_of
 from dsx.placement.traced import fused
 
 STEPS = Path(__file__).parents[2] / "examples" / "steps"
@@ -149,7 +149,7 @@ def test_the_kernels_of_a_step_compute_it():
 
 def test_kernels_are_timed_once_or_named(monkeypatch):
     timed = []
-    monkeypatch.setattr(jax_steps, "seconds_of", lambda run, values: timed.append(values) or 1e-3 * len(timed))
+    monkeypatch.setattr(module, "seconds_of", lambda run, values: timed.append(values) or 1e-3 * len(timed))
     told = []
     graph = measure(loss, LAYER, BATCH, watch=lambda done, total, what: told.append((done, total)))
     modelled = from_jax(loss, LAYER, BATCH)
@@ -167,6 +167,6 @@ def test_kernels_are_timed_once_or_named(monkeypatch):
     def fails(run, values):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
 
-    monkeypatch.setattr(jax_steps, "seconds_of", fails)
+    monkeypatch.setattr(module, "seconds_of", fails)
     with pytest.raises(InputError, match=r"operator dot_general.0 cannot be run on .*: RESOURCE_EXHAUSTED: out of mem"):
         measure(lambda x: x @ x, SQUARE)
