@@ -47,13 +47,23 @@ def on(problem, cluster):
     return replace(problem, cluster=cluster, hardware=leaves)
 
 
+def problem_with(layers, dimensions, strategies, assumptions="default", options=None, **system):
+    """A problem of some layers on SYSTEM with changes; `assumptions` are a name, or a name and fields.
+
+    The fields of `options` are those of ProblemOptions.
+    """
+    spec = ModelSpec.model_validate(model_of(layers, dimensions))
+    name, *stated = (assumptions,) if isinstance(assumptions, str) else assumptions
+    of_options = ProblemOptions(**(options or {}))
+    return make_problem(spec, cluster_spec(SYSTEM | system), load_assumptions(name, stated), strategies, of_options)
+
+
 @cache
 def problem_of(assumptions, strategies=STRATEGIES):
     """A model of 12 layers, with one or several strategies."""
-    spec = ModelSpec.model_validate(model_of([{"kind": "transformer", "count": 12}], DIMENSIONS))
-    sets = load_assumptions(assumptions, [("memory_margin", "0")])  # a search keeps what fits exactly
-    options = ProblemOptions(train_tokens=1e12)
-    return make_problem(spec, cluster_spec(SYSTEM), sets, strategies, options).searching(USUAL)
+    exact = (assumptions, ("memory_margin", "0"))  # a search keeps what fits exactly
+    layers = [{"kind": "transformer", "count": 12}]
+    return problem_with(layers, DIMENSIONS, strategies, exact, {"train_tokens": 1e12}).searching(USUAL)
 
 
 @cache

@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.spaces import SYSTEM
-from validation.cases import cluster_spec
+from laws.spaces import problem_with
 
-from dsx.config.assumption_set import load_assumptions
-from dsx.config.model_file import ModelSpec
 from dsx.cost.interval import room
 from dsx.plans.rules import OPTIMAL, optimal_cut_covers
 from dsx.pricing.cuts import price_best_cuts, price_cuts
-from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search import bounds as key_bounds
 from dsx.search import fastest as searching
@@ -31,6 +27,7 @@ EXPERTS = {"kind": "transformer", "options": ["rotary"], "ffn": "experts"}
 DIMENSIONS = {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 50000}
 OF_EXPERTS = {"x": 4, "topk": 2, "fx": 1024, "capacity_percent": 100}
 STRATEGIES = ["1d", "1d-no-sp", "2d", "2d-ring", "ulysses"]
+SCHEDULES = ["1f1b", "gpipe 1f1b", "1f1b zb-h1", "dualpipe 1f1b", "zb-h1 dualpipe", "zb-v 1f1b"]
 
 
 @st.composite
@@ -41,23 +38,11 @@ def jobs(draw):
     ends = draw(st.booleans())
     head = {"kind": "head", "options": draw(st.sampled_from([[], ["tied"]]))}
     layers = [*[{"kind": "embedding"}] * ends, *(body or [DENSE]), *[head] * ends]
-    model = {"name": "small", "source": "a test", "default_sequence_length": 2048, "layers": layers}
-    model["dimensions"] = DIMENSIONS | (OF_EXPERTS if experts else {})
+    model = layers, DIMENSIONS | (OF_EXPERTS if experts else {})
     system = {"hbm_capacity": draw(st.sampled_from([3e9, 4e9, 6e9, 20e9])), "fast_size": draw(st.sampled_from([2, 4]))}
     system["node"] = {"host_memory": draw(st.sampled_from(["1 TB", "2.5 GB", "1 GB"]))}
     opened = {
-        "schedule": draw(
-            st.sampled_from(
-                [
-                    ["1f1b"],
-                    ["gpipe", "1f1b"],
-                    ["1f1b", "zb-h1"],
-                    ["dualpipe", "1f1b"],
-                    ["zb-h1", "dualpipe"],
-                    ["zb-v", "1f1b"],
-                ]
-            )
-        ),
+        "schedule": draw(st.sampled_from(SCHEDULES)).split(),
         "zero_stage": draw(st.sampled_from([[0], [1, 3], [2]])),
         "offload": draw(st.sampled_from([["none"], ["none", "both"], None])),
         "zero_replicas": draw(st.sampled_from([[1], None])),
@@ -73,8 +58,7 @@ def jobs(draw):
 
 
 def problem_for(model, system, names, optimizer="adam"):
-    spec, assumed = ModelSpec.model_validate(model), load_assumptions("default", [("optimizer", optimizer)])
-    return make_problem(spec, cluster_spec(SYSTEM | system), assumed, names, ProblemOptions(merged=True))
+    return problem_with(*model, names, ("default", ("optimizer", optimizer)), {"merged": True}, **system)
 
 
 def every_cut(num_layers, num_stages):

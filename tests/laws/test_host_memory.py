@@ -17,7 +17,8 @@ from dsx.traces.inspect import memory_use
 from dsx.traces.trace_folder import open_folder, traces
 from dsx.verbs.trace_write import traced_plan
 
-MODEL = model_of([{"kind": "embedding"}, {**DENSE, "count": 4}, {"kind": "head"}], DIMENSIONS)
+LAYERS = [{"kind": "embedding"}, {**DENSE, "count": 4}, {"kind": "head"}]
+MODEL = model_of(LAYERS, DIMENSIONS)
 HOSTS = (1e12, 3e9, 2.5e9, 2e9)  # of a node: from no limit to one that leaves no plan
 
 
@@ -32,7 +33,7 @@ def searched(problem):
 @pytest.mark.parametrize("partition", ["even", "optimal"])
 def test_more_of_it_never_leaves_fewer_plans_or_a_slower_best(partition):
     system = {"hbm_capacity": 3e9, "fast_size": 4, "node": {"gpus": 4}}
-    problem = problem_for(MODEL, system, ["1d-no-sp"]).with_partition(partition)
+    problem = problem_for((LAYERS, DIMENSIONS), system, ["1d-no-sp"]).with_partition(partition)
     choices = {"offload": ["none", "optimizer", "both"], "recompute": ["none"], "stored_layers": [0], "vpp": [1]}
     problem = problem.searching(choices | {"schedule": ["1f1b"], "zero_stage": [1], "zero_replicas": [1]})
     feasible, times = [], []

@@ -80,9 +80,8 @@ GIVEN = ("num_gpus", "global_batch_size", "num_microbatches", "pp", "dp", "pp_nv
 @pytest.mark.parametrize("body", MODELS)
 def test_no_candidate_costs_what_another_costs(body):
     layer, dimensions = MODELS[body]
-    model = {"name": "small", "source": "a test", "default_sequence_length": 2048, "dimensions": dimensions}
-    model["layers"] = [{"kind": "embedding"}, layer, {"kind": "head"}]
-    problem = problem_for(model, {"hbm_capacity": 1e12, "fast_size": 2}, ["2d"])
+    layers = [{"kind": "embedding"}, layer, {"kind": "head"}]
+    problem = problem_for((layers, dimensions), {"hbm_capacity": 1e12, "fast_size": 2}, ["2d"])
     space = Space(problem, [4], [8], {"offload": ["none"]})
     positions, choices = space.blocks.rows(0, space.size)
     costs = price_rows(problem, space.table(problem), Rows(np.zeros_like(positions), positions, choices))

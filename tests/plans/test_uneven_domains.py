@@ -6,15 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from laws.spaces import DIMENSIONS, SYSTEM
+from laws.spaces import DIMENSIONS, problem_with
 from plans.test_enumerate import DIMS, candidates, values
 from plans.texts import ONE_AXIS, TWO_AXES
-from validation.cases import cluster_spec
-from verbs.small import model_of
 
-from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import Network, Tier
-from dsx.config.model_file import ModelSpec
 from dsx.cost.context import StepCosts
 from dsx.plans.enumerate import take
 from dsx.plans.placement import (
@@ -28,7 +24,6 @@ from dsx.plans.placement import (
 from dsx.plans.ranks import rank_grid
 from dsx.plans.rules import RULES, Limits, fills
 from dsx.pricing.keys import price_keys
-from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.records import leaves
 from dsx.search.spaces import Space
@@ -211,8 +206,7 @@ def test_every_placement_of_a_search_obeys_the_rules(num_gpus, size):
 @pytest.mark.parametrize("num_gpus", [8, 16, 64, 12, 24])
 def test_plans_of_the_same_price_need_no_ranks(num_gpus):
     """Unless shares may not divide their degrees, they all do, and no group is counted by ranks."""
-    model = ModelSpec.model_validate(model_of([{"kind": "transformer", "count": 12}], DIMENSIONS))
-    problem = make_problem(model, cluster_spec(SYSTEM), load_assumptions("default"), ["2d"])
+    problem = problem_with([{"kind": "transformer", "count": 12}], DIMENSIONS, ["2d"])
     space = Space(problem, [num_gpus], [24, 32], {"microbatch_size": [1], "schedule": ["1f1b"], "recompute": ["full"]})
     positions, choices = space.blocks.rows(0, space.size)
     columns = {name: column[positions] for name, column in space.keys.items()} | choices

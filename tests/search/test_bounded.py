@@ -3,15 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from laws.spaces import SYSTEM, USUAL
+from laws.spaces import USUAL, problem_with
 from search.test_experts import problem as problem_of_experts
-from validation.cases import cluster_spec
 
-from dsx.config.assumption_set import load_assumptions
-from dsx.config.model_file import ModelSpec
 from dsx.cost.cut_bounds import least_passes_s
 from dsx.pricing.cuts import price_best_cuts
-from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search import bounds as bounded
 from dsx.search.bounds import best_cuts
 from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
@@ -34,11 +30,8 @@ OPENED = {
 
 
 def problem_of(layers, partition="optimal", capacity=5e9, optimizer="adam"):
-    spec = {"name": "small", "source": "a test", "default_sequence_length": 2048, "dimensions": DIMENSIONS}
-    model = ModelSpec.model_validate(spec | {"layers": LAYERS[layers]})
-    cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
-    assumptions = load_assumptions("default", [("optimizer", optimizer)])
-    return make_problem(model, cluster, assumptions, ["1d"], ProblemOptions(partition=partition))
+    assumed, options = ("default", ("optimizer", optimizer)), {"partition": partition}
+    return problem_with(LAYERS[layers], DIMENSIONS, ["1d"], assumed, options, hbm_capacity=capacity)
 
 
 def source_of(layers, capacity=5e9, opened=OPENED, optimizer="adam"):

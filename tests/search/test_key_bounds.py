@@ -2,14 +2,9 @@
 
 import numpy as np
 import pytest
-from laws.spaces import SYSTEM
-from validation.cases import cluster_spec
-from verbs.small import model_of
+from laws.spaces import problem_with
 
-from dsx.config.assumption_set import load_assumptions
-from dsx.config.model_file import ModelSpec
 from dsx.plans.frameworks import read_framework
-from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows, price_rows
 from dsx.progress import unwatched
 from dsx.search import bounds as bounds_of_keys
@@ -18,19 +13,13 @@ from dsx.search.bounds import key_bounds
 from dsx.search.fastest import ANY, fastest, fastest_below, problems_of, spaces_of
 from dsx.search.spaces import PricedSpace, Space
 
-MODEL = model_of([
-        {"kind": "embedding"},
-        {"kind": "transformer", "options": ["rotary", "gated"], "count": 8},
-        {"kind": "head"}], {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000})  # fmt: skip
+LAYERS = [{"kind": "embedding"}, {"kind": "transformer", "options": ["rotary", "gated"], "count": 8}, {"kind": "head"}]
+DIMENSIONS = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000}
 
 
 def problem_of(assumptions, capacity=80e9, framework=None):
-    cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
-    model = ModelSpec.model_validate(MODEL)
-    frame = framework and read_framework(framework)
-    return make_problem(
-        model, cluster, load_assumptions(assumptions), ["1d", "2d"], ProblemOptions(framework=frame, merged=True)
-    )
+    options = {"framework": framework and read_framework(framework), "merged": True}
+    return problem_with(LAYERS, DIMENSIONS, ["1d", "2d"], assumptions, options, hbm_capacity=capacity)
 
 
 @pytest.mark.parametrize("assumptions", ["default", "uncalibrated"])

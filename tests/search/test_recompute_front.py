@@ -4,15 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from laws.spaces import SYSTEM
-from validation.cases import cluster_spec
-from verbs.small import model_of
+from laws.spaces import problem_with
 
-from dsx.config.assumption_set import load_assumptions
-from dsx.config.model_file import ModelSpec
 from dsx.cost.layer import BY_MODE
 from dsx.plans.choices import VALUES
-from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.search.bounds import best_cuts
 from dsx.search.spaces import PricedSpace, Space, of_values, undominated
 from dsx.search.sweep import search_of
@@ -23,7 +18,7 @@ SIZES = {
 }  # fmt: skip
 LATENT = {"kind": "transformer", "attention": "latent-attention"}
 BODY = [{**LATENT, "options": ["gated"], "count": 2}, {**LATENT, "options": ["shared"], "ffn": "experts", "count": 4}]
-MODEL = model_of([{"kind": "embedding"}, *BODY, {"kind": "head"}], SIZES)
+LAYERS = [{"kind": "embedding"}, *BODY, {"kind": "head"}]
 FEW = {
     "zero_stage": [1], "zero_replicas": [1], "vpp": [1], "schedule": ["1f1b"], "ep": [1, 2], "stored_layers": [0, 2],
     "offload": ["none"],
@@ -31,14 +26,8 @@ FEW = {
 
 
 def source_of(partition="even", capacity=80e9, opened=FEW):
-    cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
-    problem = make_problem(
-        ModelSpec.model_validate(MODEL),
-        cluster,
-        load_assumptions("default"),
-        ["1d"],
-        ProblemOptions(partition=partition),
-    ).searching(opened)
+    made = problem_with(LAYERS, SIZES, ["1d"], options={"partition": partition}, hbm_capacity=capacity)
+    problem = made.searching(opened)
     space = Space(problem, [8], [16], opened)
     return PricedSpace(problem, space, space.table(problem), "float64")
 

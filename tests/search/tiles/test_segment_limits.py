@@ -4,13 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.spaces import SYSTEM
+from laws.spaces import problem_with
 from search.sweeps import feasible_rows, searched
-from validation.cases import cluster_spec
 
-from dsx.config.assumption_set import load_assumptions
-from dsx.config.model_file import ModelSpec
-from dsx.pricing.problem import ProblemOptions, make_problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import PricedSpace, Space
 from dsx.search.sweep import search_of
@@ -75,11 +71,8 @@ OPENED = {"recompute": ["none", "full"], "vpp": [1, 2, 3], "schedule": ["1f1b", 
 
 
 def problem_of(capacity, layers):
-    spec = {"name": "small", "source": "a test", "default_sequence_length": 2048, "dimensions": DIMENSIONS}
-    model = ModelSpec.model_validate(spec | {"layers": layers})
-    cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
-    files = model, cluster, load_assumptions("default")
-    return make_problem(*files, ["1d", "2d"], ProblemOptions(merged=True)).searching(OPENED)
+    made = problem_with(layers, DIMENSIONS, ["1d", "2d"], options={"merged": True}, hbm_capacity=capacity)
+    return made.searching(OPENED)
 
 
 @pytest.mark.sampled(2)
