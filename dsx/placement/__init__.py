@@ -18,8 +18,10 @@ from dsx.placement.solve import Placed, place
 from dsx.placement.steps import from_layers, load_step, measure
 from dsx.placement.timetable import Contended
 from dsx.placement.torch_fx import from_fx
+from dsx.placement.traced import DEFAULT_CLUSTER
 
 __all__ = [
+    "DEFAULT_CLUSTER",
     "Contended",
     "DeviceLink",
     "Devices",

@@ -15,7 +15,6 @@ Where the memory of the devices has no room for the graph, the answer is how muc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from time import monotonic
 
@@ -286,16 +285,15 @@ def place(
     if network is not None:
         devices = with_uniform_shares(devices, network)
     placed = Placed(graph, devices, network)
-    joint = joint and devices.num_servers > 2  # of two, each has one to send to, which gets all
+    # Of two servers, each has one to send to, which gets all.
+    joint = joint and network is not None and devices.num_servers > 2
     work = _Work(placed, unit, joint, monotonic() + effort.seconds, effort, report)
-    is_small = graph.num_ops <= _FEW  # then exact search comes before the annealing, and often ends all
-    stages = [work.begin, work.fit, *([work.exact_as_it_is] if is_small else []), work.search]
-    stages += [] if is_small else [work.exact_as_it_is]
-    if network is not None and joint:  # which goes on from the best of uniform shares
-        stages += [work.exact_reduced, partial(work.allocate, network), work.prove]
-    else:
-        stages += [work.prove, work.exact_reduced]
-    for stage in stages:
+    searches = [work.search, work.exact_as_it_is]
+    if graph.num_ops <= _FEW:  # exact search often ends all
+        searches.reverse()
+    # Bandwidths are allocated from the best of uniform shares on.
+    last = [work.exact_reduced, work.allocate, work.prove] if joint else [work.prove, work.exact_reduced]
+    for stage in (work.begin, work.fit, *searches, *last):
         with work.until_stopped():
             stage()
     if placed.ways.best is None:
@@ -370,10 +368,10 @@ class _Work:
             placement = fitting(placed.graph, placed.devices, self.unit, effort)
             placed.ways.take("packing", None if placement is None else placed.timing.best(placement.tolist()))
 
-    def allocate(self, network: ServerNetwork) -> None:
+    def allocate(self) -> None:
         """Find the bandwidths of servers."""
-        placed, best = self.placed, self.placed.ways.best
-        if best is None or self.over() or placed.close(0.0):
+        placed, best, network = self.placed, self.placed.ways.best, self.placed.network
+        if best is None or network is None or self.over() or placed.close(0.0):
             return
         placed.uniform_s = best.makespan_s
         effort = self._for(_JOINT * self.effort.seconds)

@@ -37,7 +37,7 @@ from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.placement.op_graph import Edge, OpGraph, Tensors, joined
 from dsx.placement.reduced_graph import Merging, joined_kinds
 
-DEFAULT_CLUSTER, DEFAULT_ASSUMPTIONS = "h100-nvs8", "default"
+DEFAULT_CLUSTER, DEFAULT_ASSUMPTIONS = "h100-nvs8", "default"  # which price a step without times of its own
 _ELEMENT = 16.0  # bytes of the largest number, a complex one
 
 # How an operator may be fused: a view moves nothing and has all elements of what it is of, a

@@ -22,6 +22,7 @@ from dsx.config.model_file import load_model
 from dsx.config.operator_files import parse_operator_graph, read_operator_graph
 from dsx.errors import InputError, SpecError, wrong
 from dsx.placement import (
+    DEFAULT_CLUSTER,
     Contended,
     DeviceLink,
     Devices,
@@ -48,7 +49,6 @@ from dsx.verbs.arguments import Answer, amount, count, option_of, paragraphs, pa
 
 _MOST_DEVICES = 1024
 _LEAST_SPEED = 1e-6
-_DEFAULT_CLUSTER = "h100-nvs8"  # whose device prices a step without times of its own
 
 GraphLike = OpGraph | str | Path | Mapping[str, object]
 
@@ -412,7 +412,7 @@ def _graph(graph: GraphLike | None, model: Given | None, hardware: PlacementHard
         return graph_of(read_operator_graph(name)), name
     step, shapes = load_step(name)
     try:
-        device = _DEFAULT_CLUSTER if hardware.cluster is None else hardware.cluster
+        device = DEFAULT_CLUSTER if hardware.cluster is None else hardware.cluster
         return from_jax(step, *shapes, device=device, assumptions=hardware.assumptions), name
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
