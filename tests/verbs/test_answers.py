@@ -206,6 +206,7 @@ def test_a_search_leaves_room_for_errors_of_memory(three):
     needed = plain.priced[0]["peak_bytes"]
     tight = job.replace(set={"cluster.device.hbm_capacity": f"{1.05 * needed} B"})
     assert dsx.best(tight, **even).priced[0]["peak_bytes"] < needed
+    assert dsx.best(tight, memory_margin=0, **even).priced[0]["peak_bytes"] == needed
 
 
 @pytest.mark.slow

@@ -42,6 +42,14 @@ def test_a_plan_may_be_given_in_many_ways(job, evaluated, plan, choices):
     assert dsx.why(job, plan, **choices).plan == evaluated.plan
 
 
+def test_a_placement_that_is_left_out_is_filled_and_said(job, evaluated):
+    in_order = job.replace(set={"assumptions.default_placement": "rank_order"})
+    left_out = dsx.evaluate(in_order, TEXT.partition(" nvs.")[0], recompute="full")
+    assert left_out.plan == evaluated.plan and left_out.priced.filled == {"nvs.tp": 2, "nvs.dp": 4}
+    assert "\nnvs.tp=2 nvs.dp=4 filled in rank order, tp-cp-ep-dp-pp\n" in str(left_out)
+    assert "filled in rank order" not in str(evaluated)
+
+
 def test_plans_of_searches_and_sets_are_priced_as_they_were(job, found):
     for plan, (_, row) in [*zip(found.plans, found.frame.iterrows(), strict=True)][::4]:
         priced = dsx.evaluate(job, plan)
