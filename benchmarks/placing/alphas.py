@@ -5,8 +5,7 @@ from functools import partial
 
 from sections import table
 
-from dsx.placement.op_graph import OpGraph, units_of
-from dsx.placement.reduced_graph import Thresholds, by_distribution, by_percentile, reduce
+from dsx.placement.op_graph import OpGraph, Thresholds, by_distribution, by_percentile, reduce, units_of
 from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on, percent
 from placing.searching import annealed_s

@@ -10,8 +10,7 @@ import heapq
 import numpy as np
 
 from dsx.errors import InputError
-from dsx.placement.op_graph import Id, OpGraph
-from dsx.placement.reduced_graph import Merging
+from dsx.placement.op_graph import Id, Merging, OpGraph
 
 Reduced = tuple[OpGraph, np.ndarray]  # a graph of n operators, and the one of each given operator [N]
 

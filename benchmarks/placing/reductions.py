@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 from sections import table
 
-from dsx.placement.op_graph import OpGraph, units_of
-from dsx.placement.reduced_graph import Reduction, by_distribution, by_percentile, reduce
+from dsx.placement.op_graph import OpGraph, Reduction, by_distribution, by_percentile, reduce, units_of
 from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on, percent, us
 from placing.other_reductions import by_name, cheapest_into_neighbour, into_only_successor

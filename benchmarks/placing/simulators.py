@@ -14,8 +14,7 @@ import numpy as np
 from sections import table
 
 from dsx.placement.annealing import GraphRows, SimulatedDevices, makespans, rows_of
-from dsx.placement.op_graph import OpGraph, units_of
-from dsx.placement.reduced_graph import by_distribution, reduce
+from dsx.placement.op_graph import OpGraph, by_distribution, reduce, units_of
 from dsx.placement.timetable import GraphTimes
 from placing.cases import Case, Row, on
 from placing.searching import started

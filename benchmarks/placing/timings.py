@@ -8,8 +8,7 @@ from sections import table
 
 from dsx.placement.cp_program import SolverEffort
 from dsx.placement.exact import solve
-from dsx.placement.op_graph import units_of
-from dsx.placement.reduced_graph import by_distribution, reduce
+from dsx.placement.op_graph import by_distribution, reduce, units_of
 from dsx.placement.timetable import GraphTimes, OperatorSchedule
 from placing.baselines import mcmc, metis
 from placing.cases import COUNTS, Case, Row, on, us

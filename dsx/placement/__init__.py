@@ -1,7 +1,7 @@
 """Placement of the single operators of a training step on the GPUs of a small cluster.
 
 Operators that do not depend on each other run at once on several devices, and tensors between devices take time. The
-package reduces a graph (`reduced_graph`), searches placements (`solve`), bounds the shortest step of the graph as it is
+package reduces a graph (`op_graph`), searches placements (`solve`), bounds the shortest step of the graph as it is
 (`timetable`, `exact`), and replays its answer where transfers share links (`timetable`). Other packages use the names
 of this module alone.
 

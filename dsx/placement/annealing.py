@@ -25,8 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from dsx.placement.op_graph import OpGraph
-from dsx.placement.reduced_graph import Reduction
+from dsx.placement.op_graph import OpGraph, Reduction
 from dsx.placement.servers import DeviceLink, Devices, ServerNetwork, filled, in_parts, with_bandwidth
 from dsx.placement.timetable import GraphTimes, OperatorSchedule, op_seconds
 

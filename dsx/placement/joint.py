@@ -38,8 +38,7 @@ from dsx.files import install_text
 from dsx.placement.annealing import Annealing, AnnealingRun, annealed_once
 from dsx.placement.cp_program import PlacementProgram, SolverEffort, finely, place_first, run
 from dsx.placement.exact import renumbering, units_to_place_first
-from dsx.placement.op_graph import Edge, OpGraph, units_of
-from dsx.placement.reduced_graph import by_percentile, reduce
+from dsx.placement.op_graph import Edge, OpGraph, by_percentile, reduce, units_of
 from dsx.placement.servers import (
     Devices,
     Pair,

@@ -25,8 +25,7 @@ from dsx.placement.annealing import Annealing, AnnealingRun, annealed_once
 from dsx.placement.cp_program import SolverEffort, limit_memory, placed_units, run
 from dsx.placement.exact import Bound, heavy_bound, solve
 from dsx.placement.joint import allocate, check_solvers
-from dsx.placement.op_graph import OpGraph, units_of
-from dsx.placement.reduced_graph import Reduction, by_distribution, by_percentile, reduce
+from dsx.placement.op_graph import OpGraph, Reduction, by_distribution, by_percentile, reduce, units_of
 from dsx.placement.servers import Devices, ServerNetwork, with_bandwidth, with_uniform_shares
 from dsx.placement.timetable import Contended, GraphTimes, OperatorSchedule, contended, step_bound_s
 from dsx.units import format_quantity

@@ -34,8 +34,7 @@ from dsx.cost.layer_work import Multiplies, MultiplyShape
 from dsx.cost.roofline import compute_time, exposed_memory_time, slowdowns
 from dsx.errors import InputError
 from dsx.notation.graph import BACKWARD, FORWARD
-from dsx.placement.op_graph import Edge, OpGraph, Tensors, joined
-from dsx.placement.reduced_graph import Merging, joined_kinds
+from dsx.placement.op_graph import Edge, Merging, OpGraph, Tensors, joined, joined_kinds
 
 DEFAULT_CLUSTER, DEFAULT_ASSUMPTIONS = "h100-nvs8", "default"  # which price a step without times of its own
 _ELEMENT = 16.0  # bytes of the largest number, a complex one

@@ -8,8 +8,7 @@ from placement.graphs import drawn, graph, uniform, without_cycle
 from placement.referees import by_name, cheapest_into_neighbour, into_only_successor
 
 from dsx.errors import InputError
-from dsx.placement.op_graph import units_of
-from dsx.placement.reduced_graph import (
+from dsx.placement.op_graph import (
     Merging,
     by_distribution,
     by_percentile,
@@ -18,6 +17,7 @@ from dsx.placement.reduced_graph import (
     fuse,
     fuse_inside,
     reduce,
+    units_of,
 )
 from dsx.placement.servers import DeviceLink
 
