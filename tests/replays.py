@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import dsx
 from dsx.traces.inspect import memory_use
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 OVERLAPS_OF = ("none", "all or none", "default")
 OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "fsdp_overlap")

@@ -4,7 +4,7 @@ from collections import Counter
 
 import dsx
 from dsx.traces.codec import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 KINDS = {code: name.lower().replace("_", "-") for name, code in COLLECTIVES.items()}
 _NODES = {COMM_SEND: "send", COMM_RECV: "receive"}

@@ -23,7 +23,7 @@ from dsx.traces.orders import (
     joined,
     kind_text,
 )
-from dsx.traces.trace_folder import TraceFolder
+from dsx.traces.read import TraceFolder
 
 _SHOWN_RANKS = _SHOWN_NODES = 6  # in a message, of a cycle
 CONTRADICTORY_ORDER = "contradictory order"

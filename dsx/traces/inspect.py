@@ -22,7 +22,7 @@ from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, 
 from dsx.traces.columns import RankTrace
 from dsx.traces.node_builder import buffer_of
 from dsx.traces.orders import Communication, after_dependencies, communication_of, joined, topological_order
-from dsx.traces.trace_folder import TraceFolder
+from dsx.traces.read import TraceFolder
 
 HOST = "@host"  # suffix of tensors in the host's memory
 _TYPES = {code: name.removesuffix("_NODE") for name, code in NODE_TYPES.items()}

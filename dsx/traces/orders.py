@@ -20,7 +20,7 @@ import numpy as np
 
 from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
 from dsx.traces.columns import Lists, RankTrace, Texts, lists_of, occurrences
-from dsx.traces.trace_folder import WORLD
+from dsx.traces.read import WORLD
 
 _SHOWN = 6  # events in a message
 

@@ -35,9 +35,9 @@ from dsx.traces.columns import blank_trace, lists_of, texts_of
 from dsx.traces.layer_nodes import Compute
 from dsx.traces.node_builder import TraceNode
 from dsx.traces.node_times import KernelPricer, Link, LinkTimes, placement
+from dsx.traces.read import GROUPS
 from dsx.traces.stage_file import GROUP, PEER, RankValues, StageEncoder, metadata
 from dsx.traces.stage_items import StageBuilder, whole_order
-from dsx.traces.trace_folder import GROUPS
 from dsx.traces.traced_plan import TracedPlan
 from dsx.units import counted, format_quantity
 

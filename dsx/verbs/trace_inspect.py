@@ -14,7 +14,7 @@ from dsx.text import WIDTH, Data, DataFrame, DataView, printable
 from dsx.traces.chrome import chrome_file, laid_out
 from dsx.traces.columns import RankTrace
 from dsx.traces.inspect import summary
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 from dsx.units import counted, format_quantity
 from dsx.verbs.arguments import Answer, output_file, paragraphs, watcher, with_units
 

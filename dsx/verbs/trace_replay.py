@@ -23,9 +23,9 @@ from dsx.traces.checks import CONTRADICTORY_ORDER, check
 from dsx.traces.chrome import Event, chrome_file
 from dsx.traces.columns import RankTrace
 from dsx.traces.rank_program import RankTimes, StepTimes
+from dsx.traces.read import WORLD, TraceFolder, open_folder, traces
 from dsx.traces.replay import Emit
 from dsx.traces.step_replay import Slow, StepTraces, replay_step, slow_ranks
-from dsx.traces.trace_folder import WORLD, TraceFolder, open_folder, traces
 from dsx.units import counted, format_quantity
 from dsx.verbs.arguments import Answer, Fields, assignments, output_file, paragraphs, watcher, with_units
 from dsx.verbs.job import DEFAULT_ASSUMPTIONS, of_its_framework, split_overrides

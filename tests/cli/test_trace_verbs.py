@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dsx
-from dsx.traces.trace_folder import open_folder
-from dsx.traces.trace_folder import traces as traces_of
+from dsx.traces.read import open_folder
+from dsx.traces.read import traces as traces_of
 
 PLAN = ("--model", "small.yaml", "--num-gpus", 8, "--global-batch-size", 16)
 DEGREES = ("tp=2", "pp=2", "dp=2")

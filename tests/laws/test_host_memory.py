@@ -14,7 +14,7 @@ from dsx.cost.interval import room
 from dsx.search.spaces import Space, at_points
 from dsx.search.sweep import search_of
 from dsx.traces.inspect import memory_use
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 from dsx.verbs.trace_write import traced_plan
 
 LAYERS = [{"kind": "embedding"}, {**DENSE, "count": 4}, {"kind": "head"}]

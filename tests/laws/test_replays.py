@@ -11,7 +11,7 @@ from replays import MODELS, OVERLAPS, OVERLAPS_OF, drawn_pipeline, drawn_uneven,
 
 import dsx
 from dsx.traces.inspect import memory_use
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 # Largest difference in the step time of plans that no limit is stated for, by overlaps; in memory it is 1 %.
 TOLERANCE = {"none": 0.01, "all or none": 0.03, "default": 0.05}

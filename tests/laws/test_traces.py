@@ -46,7 +46,7 @@ from dsx.traces.codec import (
     framed,
     messages,
 )
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 from dsx.verbs.plan import given_plan
 
 AG, AR = "all-gather", "all-reduce"

@@ -7,7 +7,7 @@ from laws.well_known_jobs import JOBS
 
 import dsx
 from dsx.traces.inspect import memory_use
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 # The other plans of a job have more microbatches and stages, and take minutes to replay; so do some of the fastest.
 ROLES = {"fastest": pytest.mark.slow, "simplest": pytest.mark.fuzz, "leanest": pytest.mark.fuzz}

@@ -11,7 +11,7 @@ from dsx.traces import codec as m
 from dsx.traces.checks import check
 from dsx.traces.columns import Lists
 from dsx.traces.orders import cycle, topological_order
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 GROUPS = {"1": [0, 1], "2": [1, 2]}
 

@@ -12,8 +12,7 @@ from dsx.errors import TraceError
 from dsx.traces import codec as m
 from dsx.traces import read
 from dsx.traces.codec import framed, messages
-from dsx.traces.read import read_stream, read_trace
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, read_stream, read_trace, traces
 
 
 def read_nodes(*nodes, rank=0):

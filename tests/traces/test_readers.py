@@ -8,7 +8,7 @@ from written_traces import communications, job_of, written
 import dsx
 from dsx.errors import InputError, TraceError
 from dsx.traces.codec import COMP, Node, messages
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 FEW_LAYERS = ["model.layers.1.count=4"]
 

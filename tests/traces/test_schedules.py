@@ -10,7 +10,7 @@ import pytest
 
 import dsx
 from dsx.traces.codec import COMM_RECV, COMM_SEND, COMP
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 BY_HAND = {
     # F1.0 is there at 2, when the second stage has run F0.1; B0.1 takes it until 4.

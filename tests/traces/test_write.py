@@ -13,7 +13,7 @@ import dsx
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
 from dsx.traces.codec import COMM_SEND
-from dsx.traces.trace_folder import open_folder, traces
+from dsx.traces.read import open_folder, traces
 
 MODEL = model_of([{"kind": "transformer", "count": 4}], {"e": 256, "h": 4, "g": 4, "k": 64, "f": 1024}, length=512)
 PLAN = {"tp": 2, "pp": 2, "dp": 2}
