@@ -201,6 +201,7 @@ def test_experts_in_flags(mixture, layer, monkeypatch):
     launch = launched(plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2), mixture("1d-no-sp"))
     assert launch.flags == ()
     assert launch.lost == ("experts with tp=2 without sequence parallelism: Megatron-LM refuses them",)
+    assert launch.none_since == "the rest would start another plan"
     assert launched(plan(dp=2, dp_nvs=2), mixture("1d-no-sp")).lost == ()
 
 

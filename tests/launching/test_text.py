@@ -22,3 +22,11 @@ def test_no_line_is_wider_than_a_hundred_columns():
         lines = launch_text(launch, "a plan").splitlines()
         assert max(map(len, lines)) <= 100
         assert all(line.endswith(" \\") for line in lines[1:-1])
+
+
+def test_a_plan_without_flags_says_why():
+    lost = ("2d tensor parallelism", "head layers with SUMMA " + 30 * "more ")
+    text = launch_text(LaunchSettings((), lost, "the rest would start another plan"), "plan 1")
+    first, *lines = text.splitlines()
+    assert first.endswith(" of plan 1: none, since the rest would start another plan")
+    assert " ".join(" ".join(lines).split()) == " ".join(f"cannot be expressed: {part.strip()}" for part in lost)

@@ -2,15 +2,18 @@
 
 import json
 import math
+import re
 
 import pytest
 
 import dsx
+from dsx.cost.context import StepCosts
 from dsx.plans.choices import CHOICES
 from dsx.plans.plan import Plan
 from dsx.progress import rate_text
 from dsx.tables.format import quantity, share, shares, stated_text, table
 from dsx.tables.plans import (
+    SHARES,
     interval_text,
     mfu_of_peaks,
     plans_text,
@@ -155,6 +158,18 @@ def test_no_line_is_over_100_columns(of):
     assert any(line.startswith("MFU of BF16 peak") for line in lines)
     # As a plan takes it.
     assert ("    stage_layers=4,5,6,5,6,5,4,5*2,6,5,4,5,6,5,6" in lines) is (of == "long layout")
+
+
+def test_shares_of_a_step_add_up():
+    job = dsx.Job("mixtral-8x7b", "h100-nvs8", 8, 64)
+    for choices, titles in (("", "compute communication"), ("recompute=full", "compute recompute communication")):
+        plan = as_row(dsx.evaluate(job, f"ep=8 pp=2 dp=4 {choices}").priced, job.cluster.name)
+        header, row = plans_text([plan]).splitlines()
+        assert f" {titles} bubble " in " ".join(header.split())
+        assert sum(map(int, re.findall(r" (\d+) %", row))) == 100
+    # Every part of a step is in one share.
+    parts = [name for name in StepCosts.__dataclass_fields__ if name.endswith("_s") and not name.endswith("_per_s")]
+    assert sorted(name for names in SHARES.values() for name in names) == sorted({*parts} - {"step_time_s"})
 
 
 def test_what_is_said_of_narrow_types():
