@@ -73,6 +73,19 @@ def test_stages_are_what_they_cost():
         assert stage.parameter_bytes == sum(chain["parameters"][here])
 
 
+@pytest.mark.parametrize(
+    ("seed", "devices", "levels"),
+    [(14, [5, 4, 3, 2, 1, 0], [None, 0, 0, 1, 0, 0]), (33, [4, 2, 0], [None, 1, 0])],
+    ids=["one device each", "two each"],
+)
+def test_stages_count_their_devices_from_the_last_one(seed, devices, levels):
+    """Three devices are a domain, so that the fourth is a level above the third."""
+    chain, network, job, per_stage = random_case(seed)
+    made = solve(problem_of(chain, network, job | {"memory": 1e12, "batch": 4}, per_stage, zero_stages=(1,)))
+    assert [stage.first_device for stage in made.stages] == devices
+    assert [stage.producer_level for stage in made.stages] == levels
+
+
 WITHOUT = {"zero_stages": (0,), "recompute": (False,)}
 
 
