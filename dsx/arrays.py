@@ -162,5 +162,6 @@ PlanBools = Bool[np.ndarray, "plans"]
 KeyFloats = Float[np.ndarray, "keys"]
 Chosen = Int[np.ndarray, "chosen"]  # positions of some of the plans, or of the keys
 Cuts = Int[np.ndarray, "plans chunk_boundaries"]  # in a chain of layers; after the last chunk its number of layers
+ChunkLayers = Int[np.ndarray, "plans chunks"]  # the layers of each chunk of a cut; after the last chunk 0
 # Boundaries of rounds of chunks, one for each stage (`dsx.cost.stages`).
 Rounds = Real[Array, "rounds boundaries plans"]

@@ -11,9 +11,9 @@ import numpy as np
 
 from dsx.notation.model import parameters
 from dsx.plans.enumerate import Arrays
-from dsx.plans.layer_layout import of_text, starts
+from dsx.plans.layer_layout import LAYOUT, starts
 from dsx.plans.rules import EVEN, OPTIMAL
-from dsx.pricing.cuts import cost_columns, layers_of_stages, price_cuts
+from dsx.pricing.cuts import cost_columns, price_cuts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.search.spaces import Space
@@ -44,7 +44,7 @@ class Plan:
     """A priced plan: its degrees by column, its cut, and its costs in seconds."""
 
     degrees: dict[str, int]
-    stage_layers: str
+    stage_layers: tuple[int, ...]  # of each stage; empty for an even cut
     costs: dict[str, float]
 
     @property
@@ -130,14 +130,14 @@ class _Table:
         sizes = np.diff(np.arange(stages + 1) * self.problem.num_layers // stages)
         sizes[0] += len(stack.first)
         sizes[-1] += len(stack.last)
-        return self._fastest(plan.degrees, ",".join(str(size) for size in sizes))
+        return self._fastest(plan.degrees, tuple(sizes.tolist()))
 
-    def _fastest(self, degrees: dict[str, int], stage_layers: str) -> Plan | None:
+    def _fastest(self, degrees: dict[str, int], stage_layers: tuple[int, ...]) -> Plan | None:
         positions, choices = self.space.blocks.rows(0, self.space.size)
         keys = {name: column[positions] for name, column in self.space.keys.items()}
         alike = np.flatnonzero(np.logical_and.reduce([(keys | choices)[name] == n for name, n in degrees.items()]))
         positions, choices = positions[alike], {name: column[alike] for name, column in choices.items()}
-        num_layers, boundaries = int(self.problem.workload.stack.num_layers), starts(of_text(stage_layers))
+        num_layers, boundaries = int(self.problem.workload.stack.num_layers), starts(stage_layers)
         cut = [*boundaries, *[num_layers] * (num_layers + 1 - len(boundaries))]
         cuts = np.repeat([cut], len(alike), axis=0)
         priced = price_cuts(self.problem, self.table, Rows(np.zeros_like(positions), positions, choices), cuts)
@@ -148,14 +148,15 @@ class _Table:
             return None
         row = int(np.argmin(np.where(fits, costs["step_time_s"], np.inf)))
         keys = {name: column[alike] for name, column in keys.items()}
-        return _plan(keys | choices | costs | {"stage_layers": layers_of_stages(cuts)}, row)
+        return _plan(keys | choices | costs | {LAYOUT: np.diff(cuts, axis=1)}, row)
 
 
 def _plan(rows: Arrays, row: int) -> Plan:
     names = (*_KEPT, *(f"{axis}_nvs" for axis in _PLACED))
     degrees = {name: int(rows[name][row]) for name in names}
     costs = {name: float(rows[name][row]) for name in ("step_time_s", "peak_bytes", *PARTS)}
-    return Plan(degrees, str(rows["stage_layers"][row]) if "stage_layers" in rows else "even", costs)
+    layers = rows[LAYOUT][row].tolist() if LAYOUT in rows else []
+    return Plan(degrees, tuple(filter(None, layers)), costs)
 
 
 def _problem(model: str, cluster: str, gpus_of_domain: int | None = None) -> Problem:

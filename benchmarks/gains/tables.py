@@ -60,12 +60,11 @@ def _text(plan: Plan) -> str:
     return f"{' '.join(degrees)}; {_stages(plan.stage_layers)}"
 
 
-def _stages(stage_layers: str) -> str:
+def _stages(stage_layers: Sequence[int]) -> str:
     """Return the layers of stages, with equal neighbours merged: 1, 31 x 2."""
-    if not stage_layers.strip("0123456789,"):
-        blocks = [(size, len(list(equal))) for size, equal in groupby(stage_layers.split(","))]
-        return "stages " + ", ".join(f"{count} x {size}" if count > 1 else size for size, count in blocks)
-    return stage_layers
+    blocks = [(size, len(list(equal))) for size, equal in groupby(stage_layers)]
+    listed = ", ".join(f"{count} x {size}" if count > 1 else f"{size}" for size, count in blocks)
+    return f"stages {listed}" if blocks else "even"
 
 
 def _why(plan: Plan, aware: Plan) -> str:

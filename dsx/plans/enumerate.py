@@ -128,7 +128,7 @@ def candidate_ids(
     return (state >> np.uint64(1)).astype(np.int64)
 
 
-Arrays = dict[str, Shaped[np.ndarray, "plans"]]  # columns of plans
+Arrays = dict[str, Shaped[np.ndarray, "plans *_"]]  # columns of plans; one may have the layers of their chunks
 Kept = Over[Arrays, "... kept"]  # some rows of such a table
 Keys = dict[str, Int[np.ndarray, "keys"]]  # the columns of a key table
 
@@ -183,6 +183,17 @@ def changes(*columns: Shaped[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
     """Return where a row of columns differs from the row before it; True for the first row."""
     differs = functools.reduce(operator.or_, [column[1:] != column[:-1] for column in columns])
     return np.concatenate([np.ones(min(len(columns[0]), 1), dtype=bool), differs])
+
+
+def distinct_rows(
+    rows: Shaped[np.ndarray, "rows columns"],
+) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
+    """Return the first of each of the distinct rows, and which of them each row is."""
+    # Rows as bytes are sorted several times as fast as rows of numbers.
+    rows = np.ascontiguousarray(rows)
+    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
+    return first, which
 
 
 def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: SpaceBounds) -> Keys:

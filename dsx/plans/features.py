@@ -14,15 +14,16 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import NonNegativeInt, TypeAdapter
 
+from dsx.arrays import ChunkLayers, PlanBools
 from dsx.config.documents import load_document
 from dsx.config.schema import Spec
 from dsx.config.search_path import packaged_data
 from dsx.plans.choices import BY_NAME, CHOICES, CODES, Choice
 from dsx.plans.experts import REPLICA_AXES, Columns, Truth, Whole
-from dsx.plans.layer_layout import LAYOUT, of_text
+from dsx.plans.layer_layout import LAYOUT
 from dsx.plans.placement import ORDERS, axes_in
 from dsx.plans.plan import Plan
-from dsx.records import Bool, Int, Shaped
+from dsx.records import Int, Shaped
 
 PLACEMENT = "placement"  # the feature of a placement off the rank order
 UNEVEN = "uneven stages"
@@ -112,10 +113,12 @@ def is_uneven(sizes: Sequence[int]) -> bool:
     return any(size != least for size in sizes[1:-1]) or max(sizes[0], sizes[-1]) > least + 1
 
 
-def uneven_of(layouts: Sequence[str]) -> Bool[np.ndarray, "{len(layouts)}"]:
-    """Return which layouts, as texts of rows, `is_uneven` calls so."""
-    uneven = {layout: bool(layout) and is_uneven(of_text(layout)) for layout in {*layouts}}
-    return np.array([uneven[layout] for layout in layouts], dtype=bool)
+def uneven_of(layers: ChunkLayers) -> PlanBools:
+    """Return which cuts of a search `is_uneven` calls so."""
+    is_inner = np.zeros(layers.shape, dtype=bool)
+    is_inner[:, 1:-1] = layers[:, 2:] > 0
+    least = np.min(layers, axis=1, where=layers > 0, initial=np.iinfo(layers.dtype).max, keepdims=True)
+    return (layers - least > np.where(is_inner, 0, 1)).any(axis=1)
 
 
 def must_be_uneven(pp: Whole, vpp: Whole, num_layers: int) -> Truth:

@@ -23,6 +23,7 @@ of a pass (`dsx.schedules.order`) are those of its chunk modulo the chunks of a 
 import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from numbers import Integral
 from string import digits
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ LAYOUT = "stage_layers"  # the column of a plan
 _EMBEDDING, _LAYER, _PREDICTION, _LOSS, _END = "EtmL|"
 _LETTERS = (_EMBEDDING, _LAYER, _PREDICTION, _LOSS)
 _LISTED = re.compile(r"[0-9]{1,9}(\*[0-9]{1,6})?(,[0-9]{1,9}(\*[0-9]{1,6})?)*")
+_EXPECTED = "expected the layers of each chunk, as in 9,8,8,9"
 _MOST = 1_000_000  # letters of a layout; more are surely a typing error
 
 
@@ -64,26 +66,30 @@ def layers_of_chunks(layout: Layout, chain: Chain) -> tuple[int, ...]:
 
     Raises PlanError, which names the position in a text, for one that is none, or whose layers are not the chain's.
     """
-    if isinstance(layout, str):
-        if not _LISTED.fullmatch(layout):
-            if layout and layout[0] in digits:  # the launcher's layouts begin with a letter
-                raise _fault(
-                    layout, "expected the layers of each chunk, as in 9,8,8,9, or a layout, as in Et*8|t*8|t*8L"
-                )
-            return _launched(layout, chain)
-        entries = [entry.partition("*") for entry in layout.split(",")]
-        times = [int(count or 1) for _, _, count in entries]
-        if sum(times) > _MOST:
-            raise _fault(layout, f"lists {sum(times):,} chunks")
-        layers = tuple(int(size) for (size, _, _), count in zip(entries, times, strict=True) for _ in range(count))
-    else:
-        layers = tuple(layout)
+    if isinstance(layout, str) and not _LISTED.fullmatch(layout):
+        if layout and layout[0] in digits:  # the launcher's layouts begin with a letter
+            raise _fault(layout, f"{_EXPECTED}, or a layout, as in Et*8|t*8|t*8L")
+        return _launched(layout, chain)
+    layers = listed(layout)
     if sum(layers) != chain.num_layers:
         counted = ", with embedding and head" if chain.num_layers > chain.body else ""
         raise _fault(
             layout, f"the chunks hold {sum(layers):,} layers, but the model has {chain.num_layers:,} layers{counted}"
         )
     return layers
+
+
+def listed(layout: object) -> tuple[int, ...]:
+    """Return the layers of each chunk from their list, as a text or as numbers; raises PlanError for what is none."""
+    if isinstance(layout, str) and _LISTED.fullmatch(layout):
+        entries = [entry.partition("*") for entry in layout.split(",")]
+        times = [int(count or 1) for _, _, count in entries]
+        if sum(times) > _MOST:
+            raise _fault(layout, f"lists {sum(times):,} chunks")
+        return tuple(int(size) for (size, _, _), count in zip(entries, times, strict=True) for _ in range(count))
+    if isinstance(layout, Sequence) and layout != "" and all(isinstance(size, Integral) for size in layout):
+        return tuple(map(int, layout))
+    raise _fault(str(layout), _EXPECTED)
 
 
 def check_stages(layers: Sequence[int], layout: Layout, pp: int, vpp: int) -> None:
@@ -108,13 +114,8 @@ def num_chunks(layers: Sequence[int], pp: int) -> int:
 
 
 def text_of(layers: Sequence[int]) -> str:
-    """Return the layers of chunks as the text of a column."""
+    """Return the layers of chunks as JSON and tables have them."""
     return ",".join(map(str, layers))
-
-
-def of_text(text: str) -> tuple[int, ...]:
-    """Return the layers of chunks that `text_of` wrote."""
-    return tuple(map(int, text.split(",")))
 
 
 def starts(layers: Sequence[int]) -> list[int]:

@@ -25,14 +25,14 @@ from dsx.plans.layer_layout import (
     Layout,
     check_stages,
     layers_of_chunks,
+    listed,
     num_chunks,
-    of_text,
     text_of,
 )
 from dsx.plans.placement import ORDERS, axes_in, divisors, expert_share, fill_in_order, rank_order_shares, shares_of
 from dsx.plans.rules import DEGREES, GIVEN, PLACED, Limits, chunks_of_schedule, interleaved, nearest_of, placed
 from dsx.records import Int
-from dsx.text import whole_number_text
+from dsx.text import Data, whole_number_text
 from dsx.units import LARGEST_COUNT
 
 SIZES = ("panels", "microbatch_size")
@@ -48,14 +48,17 @@ class Plan(Mapping[str, Any]):
 
     There is a value for each choice, but for a strategy that nobody has chosen yet. Once a plan is priced there is also
     what follows from the choices: its `candidate` id, its shares of tiers, and `stage_layers` where it has a cut of its
-    own.
+    own. They may be given as a text, "14,12"; raises PlanError for one that lists no layers.
     """
 
-    columns: Mapping[str, Any]  # whole numbers and names; `stage_layers` as numbers or as a text
+    columns: Mapping[str, Any]  # whole numbers and names; `stage_layers` is a tuple, the layers of each chunk
+
+    def __post_init__(self) -> None:
+        if LAYOUT in self.columns:
+            object.__setattr__(self, "columns", {**self.columns, LAYOUT: listed(self.columns[LAYOUT])})
 
     def __getitem__(self, column: str) -> Any:
-        value = self.columns[column]
-        return text_of(value) if isinstance(value, tuple) else value
+        return self.columns[column]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.columns)
@@ -101,10 +104,12 @@ class Plan(Mapping[str, Any]):
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers of each chunk of its own cut, embedding and head counted; empty if the cut is even."""
-        layout = self.columns.get(LAYOUT)
-        if isinstance(layout, str):
-            return of_text(layout)
-        return tuple(layout) if isinstance(layout, Sequence) else ()
+        return self.columns.get(LAYOUT, ())
+
+    @property
+    def data(self) -> Data:
+        """The columns as JSON and tables have them: a layer layout is a text, "21,20,20,21"."""
+        return {**self.columns, **({LAYOUT: text_of(self.layers)} if self.layers else {})}
 
     @property
     def text(self) -> str:
@@ -123,11 +128,9 @@ def own_cut(plan: Plan, chain: Chain) -> tuple[int, ...]:
 
     Raises PlanError for a layout that does not match the plan or the layers of the model.
     """
-    if (layout := plan.columns.get(LAYOUT)) is None:
-        return ()
-    layers = layers_of_chunks(layout, chain)
-    check_stages(layers, layout, plan["pp"], plan["vpp"])
-    return layers
+    if plan.layers:
+        check_stages(layers_of_chunks(plan.layers, chain), plan.layers, plan["pp"], plan["vpp"])
+    return plan.layers
 
 
 def stacked(plans: Sequence[Plan]) -> dict[str, Int[np.ndarray, "plans"]]:

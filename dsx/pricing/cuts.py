@@ -33,15 +33,15 @@ from dsx.cost.step import Workload, pipeline_at
 from dsx.notation.graph import BACKWARD, FORWARD
 from dsx.notation.model import NUM_STAGES, in_every_pass
 from dsx.plans.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
-from dsx.plans.enumerate import Arrays, Keys, candidate_ids
-from dsx.plans.layer_layout import starts
+from dsx.plans.enumerate import Arrays, Keys, candidate_ids, distinct_rows
+from dsx.plans.layer_layout import LAYOUT, starts
 from dsx.plans.rules import Limits
 from dsx.plans.violations import HOST_MEMORY, MEMORY
 from dsx.pricing.keys import KeyCosts
 from dsx.pricing.probe import probed_cuts
 from dsx.pricing.problem import Plans, Problem, none_priced, price, stage_costs
 from dsx.pricing.row_costs import MANY, PlanCosts, Rows, machines, plans_of, price_rows
-from dsx.records import Float, Int, Over, Shaped, tree_map
+from dsx.records import Float, Int, Over, tree_map
 
 _ROUNDING = 1e-12  # a sum of layers in another order may be larger by this
 _WHOLE = 1e-9  # numbers of layers closer to an integer are it
@@ -256,17 +256,6 @@ def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Cuts,
     return of_chunks[which], of_stages[which]
 
 
-def distinct_rows(
-    rows: Shaped[np.ndarray, "rows columns"],
-) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
-    """Return the first of each of the distinct rows, and which of them each row is."""
-    # Rows as bytes are sorted several times as fast as rows of numbers.
-    rows = np.ascontiguousarray(rows)
-    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
-    _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
-    return first, which
-
-
 _AT_ONCE = 1 << 10  # rows that are priced together: the costs of their stages fit into the cache of a core
 
 # The cut that is best for a row: of those that fit the fastest, the one of least memory, or that if none fits.
@@ -326,14 +315,6 @@ def boundaries_of(layers: Sequence[int], pp: int) -> Int[np.ndarray, "rounds {pp
     """Return the boundaries of rounds of chunks with these numbers of layers, as a layout lists them."""
     ends = np.array(starts(layers))
     return np.stack([ends[first : first + pp + 1] for first in range(0, len(layers), pp)])
-
-
-def layers_of_stages(cuts: Cuts) -> Shaped[np.ndarray, "plans"]:
-    """Return cuts as text: the layers of each chunk, "21,20,20,21"."""
-    first, which = distinct_rows(cuts.astype(np.int16))
-    texts = np.empty(len(first), dtype=object)
-    texts[:] = [",".join(str(size) for size in row if size) for row in np.diff(cuts[first], axis=1).tolist()]
-    return texts[which]
 
 
 def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
@@ -458,7 +439,7 @@ def interval_columns(problem: Problem, num_gpus: PlanInts, step_time_s: PlanFloa
 def result_rows(problem: Problem, keys: Keys, rows: Rows, costs: PlanCosts, cuts: Cuts | None = None) -> Arrays:
     """Return all columns of priced rows, and `point`, the hardware point of each.
 
-    `cuts` are best cuts; they become the column `stage_layers`.
+    `cuts` are best cuts; they become the column `stage_layers`, the layers of each chunk.
     """
     columns = candidate_columns(problem, keys, rows.positions, rows.choices) | cost_columns(costs)
     columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])
@@ -468,7 +449,7 @@ def result_rows(problem: Problem, keys: Keys, rows: Rows, costs: PlanCosts, cuts
     for reason, fits in ((MEMORY, costs.peak_bytes <= usable.gpu), (HOST_MEMORY, costs.host_bytes <= usable.host)):
         reject |= np.where(fits, 0, 1 << problem.reasons.index(reason))
     columns |= {"reject": reject, "point": rows.points}
-    return columns if cuts is None else columns | {"stage_layers": layers_of_stages(cuts)}
+    return columns if cuts is None else columns | {LAYOUT: np.diff(cuts, axis=1).astype(np.int16)}
 
 
 def priced_rows(problem: Problem, keys: Keys, table: KeyCosts, rows: Rows) -> Arrays:
@@ -482,8 +463,9 @@ def priced_rows(problem: Problem, keys: Keys, table: KeyCosts, rows: Rows) -> Ar
 def no_rows(problem: Problem, keys: Keys) -> Arrays:
     """Return the columns of `priced_rows` without any row."""
     nothing = np.zeros(0, dtype=np.int64)
-    rows = result_rows(problem, keys, Rows(nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing)), none_priced())
-    return rows | ({"stage_layers": nothing.astype(object)} if problem.optimal_cuts else {})
+    cuts = np.zeros((0, int(problem.workload.stack.num_layers) + 1), np.int16) if problem.optimal_cuts else None
+    rows = Rows(nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing))
+    return result_rows(problem, keys, rows, none_priced(), cuts)
 
 
 def joined(parts: Sequence[Over[Arrays, "... _"]]) -> Arrays:

@@ -27,7 +27,7 @@ from dsx.notation.expressions import evaluate as value_of
 from dsx.plans.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, NAMED, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.plans.enumerate import Arrays, first_searched, searched_values
 from dsx.plans.frameworks import broken
-from dsx.plans.layer_layout import LAYOUT, of_text
+from dsx.plans.layer_layout import LAYOUT
 from dsx.plans.placement import shares_on_tiers
 from dsx.plans.plan import JobSizes, Plan, PlanDefaults, Setting, own_cut, plan_of_settings
 from dsx.plans.rules import GIVEN, optimal_cut_covers
@@ -313,8 +313,9 @@ def columns_of(problem: Problem, plan: Plan) -> _OneRow:
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
     """Return the feasible rows of a search as records, in the form of a printed evaluation."""
     costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+    layers = rows[LAYOUT].tolist() if LAYOUT in rows else [[]] * len(rows["candidate"])
     return [
-        {"plan": named_row(problem, rows, row, of_text(rows[LAYOUT][row]) if LAYOUT in rows else ())}
+        {"plan": named_row(problem, rows, row, tuple(filter(None, layers[row])))}
         | {name: float(rows[name][row]) for name in costs}
         | {"fits": True, "reject": []}
         for row in range(len(rows["candidate"]))

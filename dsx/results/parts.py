@@ -18,12 +18,13 @@ from pydantic import TypeAdapter
 
 from dsx.errors import StoreError
 from dsx.plans.choices import BY_NAME, PLAN_COLUMNS
+from dsx.plans.enumerate import distinct_rows
+from dsx.plans.layer_layout import LAYOUT, text_of
 from dsx.results import folder as disk
 from dsx.results.folder import parse_json, part_number, read_json
 from dsx.results.manifest import Counts, Manifest, StoredPart
 from dsx.results.set_columns import GROUP_ROWS, arrow_schema, write_options
 
-_STAGE_LAYERS = "stage_layers"
 _STAGES = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
 _SET, _COUNTS = b"dsx", b"dsx.counts"
 _COUNTS_ADAPTER = TypeAdapter(Counts)
@@ -68,6 +69,10 @@ def encode(rows: Mapping[str, np.ndarray], counts: Counts, manifest: Manifest) -
             if names is not None:
                 codes = pa.array(values, type=pa.int8())
                 array = pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
+            elif field.name == LAYOUT and values.ndim > 1:  # read from other parts they are texts
+                first, which = distinct_rows(values)
+                texts = [text_of([*filter(None, layers)]) for layers in values[first].tolist()]
+                array = pa.array(np.array(texts, dtype=object)[which], type=field.type)
             elif pa.types.is_floating(field.type):
                 array = pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
             else:
@@ -184,7 +189,7 @@ def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
             values = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
             if unknown := [value for value in values if value not in manifest.names[name]]:
                 return f"has {unknown[0]!r} in column {name}, which is not one of its names"
-        elif name == _STAGE_LAYERS:
+        elif name == LAYOUT:
             texts = [text for text in column.unique().to_pylist() if not _STAGES.fullmatch(text)]
             if texts:
                 return f"has {texts[0]!r} in column {name}, which holds the layers of each stage, as in '20,21,20'"

@@ -229,7 +229,7 @@ class _Looking:
             return []
         costs = np.zeros(len(priced["candidate"]))
         if self.want.simple:
-            uneven = uneven_of(priced[LAYOUT].tolist()) if source.problem.optimal_cuts else False
+            uneven = uneven_of(priced[LAYOUT]) if source.problem.optimal_cuts else False
             costs = total_cost(of_keys(priced), of_choices(priced, uneven))
         first = np.lexsort((priced["step_time_s"], priced["peak_bytes"], costs))[:1]
         return priced_plans(source.problem, take(priced, first))

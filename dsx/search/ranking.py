@@ -26,7 +26,7 @@ from dsx.plans.choices import MODEL_AXES
 from dsx.plans.enumerate import Arrays, Kept, changes
 from dsx.pricing.cuts import CandidateCounts
 from dsx.pricing.row_costs import Rows
-from dsx.records import Float, Int, Over, Real, Shaped
+from dsx.records import Float, Int, Real, Shaped
 
 # Rows compared at a time, and rows of the front that they are compared with: the comparisons stay in the cache.
 BLOCK, CHUNK = 2**13, 2**5
@@ -102,7 +102,6 @@ def _undominated(ranks: list[PlanInts]) -> PlanBools:
     return kept
 
 
-_WideRows = dict[str, Shaped[np.ndarray, "plans *_"]]  # columns of plans, of which one may hold their cuts
 # The order of candidates in a space: columns of the key, then columns of the choice.
 _ORDER = ("strategy", *MODEL_AXES, "panels", "microbatch_size", *(f"{axis}_nvs" for axis in MODEL_AXES))
 _ORDER += ("num_gpus", "pp", "pp_nvs", "global_batch_size")
@@ -114,9 +113,7 @@ def ranks(group: Shaped[np.ndarray, "rows"], *groups: Shaped[np.ndarray, "rows"]
     return position - np.maximum.accumulate(np.where(changes(group, *groups), position, 0))
 
 
-def leading_rows(
-    rows: _WideRows, top: int, groups: Sequence[str], objective: str = "step_time_s"
-) -> Over[_WideRows, "... kept"]:
+def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Kept:
     """Return the `top` rows of smallest objective of each group, sorted by group and objective.
 
     Equal rows come in the order of the space. So the same rows of many ties are kept, however the space is divided.
@@ -127,7 +124,7 @@ def leading_rows(
     return {name: column[leading] for name, column in rows.items()}
 
 
-def front_of_groups(rows: _WideRows, groups: Sequence[str], objectives: Sequence[str]) -> Over[_WideRows, "... kept"]:
+def front_of_groups(rows: Arrays, groups: Sequence[str], objectives: Sequence[str]) -> Kept:
     """Return the front of each group, each candidate once, sorted by group and objectives."""
     order = np.lexsort((rows["candidate"], *(rows[name] for name in reversed(groups))))
     rows = {name: column[order] for name, column in rows.items()}
@@ -144,7 +141,7 @@ def front_of_groups(rows: _WideRows, groups: Sequence[str], objectives: Sequence
     return {name: column[chosen] for name, column in rows.items()}
 
 
-def objective_points(rows: _WideRows, objectives: Sequence[str]) -> Float[np.ndarray, "plans {len(objectives)}"]:
+def objective_points(rows: Arrays, objectives: Sequence[str]) -> Float[np.ndarray, "plans {len(objectives)}"]:
     """Return the objectives to minimise; a column with a leading minus is maximised."""
     columns = [-rows[name[1:]] if name.startswith("-") else rows[name] for name in objectives]
     return np.array(columns, dtype=np.float64).reshape(len(columns), len(rows["candidate"])).T

@@ -23,13 +23,13 @@ import numpy as np
 
 from dsx.config.sweep_file import Keep, KeepPareto, KeepTop
 from dsx.plans.choices import CHOICE_COLUMNS, KEY_COLUMNS
-from dsx.plans.enumerate import Arrays, Kept
+from dsx.plans.enumerate import Arrays, Kept, take
 from dsx.pricing.compiled import map_over_devices
-from dsx.pricing.cuts import CandidateCounts, Goal, joined, layers_of_stages, price_best_cuts, result_rows
+from dsx.pricing.cuts import CandidateCounts, Goal, joined, price_best_cuts, result_rows
 from dsx.pricing.keys import KeyCosts, power_of_two
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
-from dsx.records import Over, Shaped
+from dsx.records import Over
 from dsx.search.bounds import smallest_cut
 from dsx.search.cut_search import OBJECTIVES, fastest_cuts, front_of_cuts
 from dsx.search.ranking import BlockRange, Progress, Search, front_of_groups, leading_rows, silent
@@ -98,7 +98,7 @@ class Partitioned:
         with jax.default_device(device):
             priced = price_best_cuts(source.problem, source.table, rows, goal, source.float64)
         columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
-        return _feasible(columns) if feasible else columns
+        return take(columns, columns["reject"] == 0) if feasible else columns
 
     def _stream(
         self, reduce: Reduce, goal: Goal, progress: Progress, blocks: BlockRange
@@ -115,12 +115,9 @@ class Partitioned:
             rows = Rows(points, np.tile(positions, problem.num_points), choices)
             with jax.default_device(device):
                 priced = price_best_cuts(problem, table, rows, goal)
-            columns = result_rows(problem, space.keys, rows, priced.costs)
-            feasible = _feasible(columns | {"cut": priced.cuts})
-            reduced = reduce(feasible)
-            # Only the remaining cuts are written as text.
-            stage_layers = layers_of_stages(reduced.pop("cut"))
-            return reduced | {"stage_layers": stage_layers}, CandidateCounts(len(points), len(feasible["point"]))
+            columns = result_rows(problem, space.keys, rows, priced.costs, priced.cuts)
+            feasible = take(columns, columns["reject"] == 0)
+            return reduce(feasible), CandidateCounts(len(points), len(feasible["point"]))
 
         new: list[Arrays] = []
         for _, (rows, counted) in map_over_devices(run, self._chunks(blocks)):
@@ -138,10 +135,6 @@ class Partitioned:
         step = max(1, _ROWS // self.source.problem.num_points)
         for start in range(first, last, step):
             yield start, min(start + step, last)
-
-
-def _feasible(rows: dict[str, Shaped[np.ndarray, "plans *_"]]) -> dict[str, Shaped[np.ndarray, "kept *_"]]:
-    return {name: column[rows["reject"] == 0] for name, column in rows.items()}
 
 
 def search_of(problem: Problem, space: Space, table: KeyCosts, precision: str = "float64", length: int = 0) -> Search:

@@ -385,7 +385,7 @@ def plans_frame(plans: Sequence[DataView], reasons: Sequence[str] = ()) -> DataF
     import pandas as pd
 
     rows = [
-        {**plan["plan"], **plan["hardware"]}
+        {**plan["plan"].data, **plan["hardware"]}
         | {name: plan[name] for name in _COSTS}
         | {"reject": sum(1 << reasons.index(name) for name in plan["reject"])}
         for plan in plans

@@ -188,7 +188,7 @@ class Beyond:
     def to_data(self) -> Data:
         """Return the plan as plain data."""
         return {
-            "plan": dict(self.plan),
+            "plan": self.plan.data,
             "step_time_s": self.step_time_s,
             "saved": self.saved,
             "limits": dict(self.limits),

@@ -319,7 +319,7 @@ class PricedPlans(Answer):
 
     def _plans_data(self) -> list[Data]:
         """Return the plans with their costs as plain data."""
-        return [{**priced, "plan": dict(priced["plan"])} for priced in self.priced]
+        return [{**priced, "plan": priced["plan"].data} for priced in self.priced]
 
 
 def paragraphs(parts: Iterable[str]) -> str:

@@ -270,7 +270,7 @@ class BestPlans(PricedPlans):
         probabilities = fitting([plan], device.hbm_capacity, assumed)
         return {
             **plan,
-            "plan": dict(plan["plan"]),
+            "plan": plan["plan"].data,
             "features": features_of(plan["plan"]),
             "mfu_of_peak": mfu_of_peaks(plan["mfu"], device, assumed.linear_dtype),
             "launch": launch_data(launch_of(plan["plan"], self.problem, device)),

@@ -238,7 +238,7 @@ class Comparison(Answer):
             for name, folder, manifest in zip("ab", self.folders, self.manifests, strict=True)
         }
         plain = [
-            group | {side: group[side] and group[side] | {"plan": dict(group[side]["plan"])} for side in "ab"}
+            group | {side: group[side] and group[side] | {"plan": group[side]["plan"].data} for side in "ab"}
             for group in self.groups
         ]
         differences = {path: {"a": a, "b": b} for path, (a, b) in self.differences.items()}

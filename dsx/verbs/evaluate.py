@@ -121,7 +121,7 @@ class Evaluation(Answer):
 
     def _priced_data(self) -> Data:
         """Return the plan, its costs and what it lacks as plain data."""
-        data: Data = {"plan": dict(self.plan), **self.costs, "fits": self.fits, "reject": list(self.reject)}
+        data: Data = {"plan": self.plan.data, **self.costs, "fits": self.fits, "reject": list(self.reject)}
         data |= {"lacks": lacked_effects(self.problem.assumptions_spec, self.plan)}
         data |= {"stages": stages_data(self.plan, self.priced.stages)} if self.priced.stages else {}
         return data | {"framework": self.framework.name, "not_run": self.not_run}

@@ -48,7 +48,7 @@ class LaunchFiles(Answer):
     def _data(self) -> Data:
         lists = {name: list(getattr(self, name)) for name in ("left", "lost", "needs")}
         out = None if self.out is None else str(self.out)
-        return {"framework": self.framework, "plan": dict(self.plan), **lists, "out": out, "files": dict(self.files)}
+        return {"framework": self.framework, "plan": self.plan.data, **lists, "out": out, "files": dict(self.files)}
 
     def __str__(self) -> str:
         title = FRAMEWORKS[self.framework].title

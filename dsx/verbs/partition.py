@@ -95,7 +95,7 @@ class Partition(Answer):
     def _data(self) -> Data:
         return {
             **self.priced,
-            "plan": dict(self.plan),
+            "plan": self.plan.data,
             "bottleneck_s": bottleneck(self.stages).load_s,
             **{name: getattr(self.counts, name) for name in ("candidates", "cut")},
             "framework": self.searched.framework.name,

@@ -202,8 +202,7 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: Job) -
         return GivenPlan(settings, None)
     if plan is not None and not hasattr(plan, "items"):
         raise _no_plan(plan)
-    items = () if plan is None else plan.columns.items() if isinstance(plan, Plan) else plan.items()
-    columns = {str(name): value for name, value in items}
+    columns = {} if plan is None else {str(name): value for name, value in plan.items()}
     of_job = [name for name in _OF_THE_JOB if name in columns]
     # A plan of a search has the values of dsx.
     check_words(_settings(choices if of_job else {**columns, **choices}), job.assumptions)

@@ -11,7 +11,7 @@ from dsx.config.assumption_set import AssumptionsSpec, load_assumptions
 from dsx.config.cluster_file import cluster_from_spec, load_cluster
 from dsx.config.load import Given
 from dsx.cost.context import assumptions_from_spec
-from dsx.errors import SpecError, TraceError, file_path
+from dsx.errors import PlanError, SpecError, TraceError, file_path
 from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.frameworks import read_framework
 from dsx.plans.plan import Plan
@@ -187,7 +187,7 @@ def _for_traced_plan(spec: AssumptionsSpec, folder: TraceFolder, platform: str) 
         codes = Plan(columns).codes if isinstance(columns, Mapping) else {}
         if codes.keys() >= {*STEP_COLUMNS}:
             return for_plan(on_device, codes)
-    except (SpecError, TypeError, ValueError) as error:
+    except (PlanError, SpecError, TypeError, ValueError) as error:
         raise TraceError(f"{folder.path}: the manifest has columns of no plan: {error}") from None
     unknown = for_plan(on_device, None)
     if unknown.dispatch_latency != on_device.dispatch_latency:

@@ -77,7 +77,7 @@ class WrittenTrace(Answer):
 
     def _data(self) -> Data:
         written = self.written
-        plan = dict(self.plan) if self.plan is not None else None
+        plan = None if self.plan is None else self.plan.data
         data = {"folder": str(self.folder), "plan": plan, "ranks": list(written.ranks)}
         data |= {name: getattr(written, name) for name in ("num_nodes", "num_bytes", "num_groups")}
         return data | {"kept_files": written.kept, "reject": list(self.reject)}
@@ -218,7 +218,7 @@ def _write(
         "framework": problem.assumptions_spec.framework,
         "stack": problem.assumptions_spec.stack,
         "plan": plan.text,
-        "columns": {name: value for name, value in plan.items() if name in BY_NAME or name == LAYOUT},
+        "columns": {name: value for name, value in plan.data.items() if name in BY_NAME or name == LAYOUT},
         "forward_only": options.forward_only,
         "portable": options.portable,
         "cluster": problem.cluster.name if durations else None,

@@ -145,7 +145,7 @@ class TrainingRun(PricedPlans):
         def described(plan: Data) -> Data:
             low, high = days_between(plan)
             days = {"training_days_low": low, "training_days_high": high, "meets_goal": self.goal.met(plan)}
-            return {"plan": dict(plan["plan"])} | {name: plan[name] for name in _SHOWN} | days
+            return {"plan": plan["plan"].data} | {name: plan[name] for name in _SHOWN} | days
 
         return {
             "train_tokens": self.train_tokens,

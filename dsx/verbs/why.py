@@ -55,7 +55,7 @@ class Explanation(Evaluation):
 
     def _data(self) -> Data:
         violations = [{"reason": name, "detail": detail} for name, detail in self.broken.items()]
-        best = self.fastest and {**self.fastest, "plan": dict(self.fastest["plan"])}
+        best = self.fastest and {**self.fastest, "plan": self.fastest["plan"].data}
         return self._priced_data() | {"why": violations, "best": best, "candidates": self.counts.candidates}
 
     def __str__(self) -> str:

@@ -71,10 +71,10 @@ def requests(body: str, framework: str, count: int, seed: int) -> Iterator[Reque
         yield Request(run, architecture_of(problem.model, assumed), "a plan", 8)
 
 
-def layout(draw: np.random.Generator, chunks: int) -> str:
+def layout(draw: np.random.Generator, chunks: int) -> tuple[int, ...]:
     """Twelve layers in so many chunks, embedding and head beside them."""
     sizes = draw.multinomial(12 - chunks, np.ones(chunks) / chunks) + 1
     sizes = [int(size) for size in sizes]
     sizes[0] += 1
     sizes[-1] += 1
-    return ",".join(map(str, sizes))
+    return tuple(sizes)

@@ -78,8 +78,7 @@ def layers_of(plan, body_layers=12) -> list[int]:
     """The body layers of each chunk."""
     chunks = plan["pp"] * plan["vpp"]
     if "stage_layers" in plan:
-        sizes = [*map(int, plan["stage_layers"].split(","))]
-        return [size - (at == 0) - (at == chunks - 1) for at, size in enumerate(sizes)]
+        return [size - (at == 0) - (at == chunks - 1) for at, size in enumerate(plan["stage_layers"])]
     if body_layers % chunks == 0:
         return [body_layers // chunks] * chunks
     return [(body_layers + 2) // chunks - (at in (0, chunks - 1)) for at in range(chunks)]

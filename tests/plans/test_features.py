@@ -20,8 +20,9 @@ from dsx.plans.features import (
     of_choices,
     of_keys,
     total_cost,
+    uneven_of,
 )
-from dsx.plans.layer_layout import of_text
+from dsx.plans.layer_layout import listed
 from dsx.plans.placement import ORDERS, axes_in
 from dsx.plans.plan import Plan, Setting, fixed_settings
 from dsx.plans.rules import Limits
@@ -44,8 +45,8 @@ PLAIN = {name: BY_NAME[name].default for name in PLAN_COLUMNS}
         ({"pp": 4, "dp": 4, "pp_nvs": 4, "order": ORDERS[1]}, ("pp", "order")),  # where pp comes first
         ({"ep": 8, "dp": 8, "dp_nvs": 4, "ep_nvs": 4, "recompute": "full"}, ("ep", "ep across domains", "recompute")),
         ({"zero_stage": 0}, ()),
-        ({"pp": 4, "pp_nvs": 4, "stage_layers": "9,8,8,9"}, ("pp",)),
-        ({"pp": 4, "pp_nvs": 4, "stage_layers": "10,8,8,8"}, ("pp", UNEVEN)),
+        ({"pp": 4, "pp_nvs": 4, "stage_layers": (9, 8, 8, 9)}, ("pp",)),
+        ({"pp": 4, "pp_nvs": 4, "stage_layers": (10, 8, 8, 8)}, ("pp", UNEVEN)),
     ],
 )
 def test_what_counts(settings, features):
@@ -60,7 +61,7 @@ def test_costs_of_features_are_of_choices_and_have_reasons():
     """Each costs more than a pipeline of virtual stages with tp in a node and recomputation."""
     usual = costs(tp=8, tp_nvs=8, pp=8, vpp=4, recompute="full")
     assert costs(tp=16, tp_nvs=8) > usual and costs(offload="activations", dp=1024) > usual
-    assert costs(pp=8) < costs(pp=8, stage_layers="5,4,4,4,4,3,4,4") and costs(pp=8) < costs(offload="optimizer")
+    assert costs(pp=8) < costs(pp=8, stage_layers=(5, 4, 4, 4, 4, 3, 4, 4)) and costs(pp=8) < costs(offload="optimizer")
     assert costs(recompute="full") < costs(recompute="norms+experts")
     # Every cost has a reason and is of a choice.
     known = {one.name for one in CHOICES} | {PLACEMENT, "stage_layers"}
@@ -75,7 +76,7 @@ def test_costs_of_features_are_of_choices_and_have_reasons():
     [("34", 0), ("17,17", 0), ("16,18", 1), ("17,16,16,17", 0), ("1,1,1,1", 0), ("8,9,9,8", 1), ("9,8,9,8", 1)],
 )
 def test_embedding_and_head_make_no_cut_uneven(layers, uneven):
-    assert is_uneven(of_text(layers)) == uneven
+    assert is_uneven(listed(layers)) == uneven
 
 
 def test_bounds_of_costs_and_sets_of_regions():
@@ -84,6 +85,9 @@ def test_bounds_of_costs_and_sets_of_regions():
             sizes = np.diff([0, *(np.flatnonzero(ends) + 1), length])
             if must_be_uneven(len(sizes), 1, length):
                 assert is_uneven(sizes.tolist())
+    # Of many rows as of one; after its last chunk a row has zeros.
+    rows = np.random.default_rng(0).integers(1, 4, (200, 5)) * (np.arange(5) < np.arange(200)[:, None] % 5 + 1)
+    assert uneven_of(rows).tolist() == [is_uneven([*filter(None, row)]) for row in rows.tolist()]
     # The least cost of values is a bound.
     offload, replicas = BY_NAME["offload"], BY_NAME["zero_replicas"]
     assert least_costs(offload, (0, 1)) == (0, 4) and least_costs(offload, (1, 2)) == (4, 4)

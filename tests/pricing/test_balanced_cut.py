@@ -11,11 +11,9 @@ from priced import evaluate_plan
 from pricing.test_optimal_cut import ENDS, EXACT, OPENED, problem_of, rows_of, some
 
 import dsx
-from dsx.plans.layer_layout import of_text, starts
 from dsx.pricing.cuts import (
     RunChains,
     balanced_cuts,
-    layers_of_stages,
     least_largest_chunk_s,
     price_best_cuts,
     price_cuts,
@@ -95,17 +93,14 @@ def test_rows_with_any_number_of_chunks_are_priced_side_by_side():
     problem, _, where = chunked(hbm_capacity=1e12)
     where = some(where, np.random.default_rng(1).permutation(len(where[1].positions))[:200])
     found = price_best_cuts(problem, *where)
-    texts = layers_of_stages(found.cuts)
-    cuts = np.full((len(texts), 24 + 1), 24)
-    for cut, text in zip(cuts, texts, strict=True):
-        cut[: text.count(",") + 2] = starts(of_text(text))
-    read = price_cuts(problem, *where, cuts).costs
-    np.testing.assert_allclose(read.step_time_s, found.costs.step_time_s, rtol=EXACT)
+    layers = np.diff(found.cuts, axis=1)
+    again = price_cuts(problem, *where, found.cuts).costs
+    np.testing.assert_allclose(again.step_time_s, found.costs.step_time_s, rtol=EXACT)
     for row in (0, 50, 199):
         alone = price_best_cuts(problem, *some(where, np.array([row])))
         assert alone.costs.step_time_s[0] == pytest.approx(found.costs.step_time_s[row], rel=EXACT)
-        assert layers_of_stages(alone.cuts)[0] == texts[row]
-        assert texts[row].count(",") + 1 == where[1].choices["pp"][row] * where[1].choices["vpp"][row]
+        assert np.diff(alone.cuts[0]).tolist() == layers[row].tolist()
+        assert np.count_nonzero(layers[row]) == where[1].choices["pp"][row] * where[1].choices["vpp"][row]
 
 
 def test_cuts_of_plans_and_of_published_layers():
@@ -114,11 +109,11 @@ def test_cuts_of_plans_and_of_published_layers():
     found = evaluate_plan(problem, [*plan, "vpp=2"], 12, 24)
     assert [len(stage.chunks) for stage in found.stages] == [2, 2, 2]
     assert not found.broken
-    stated = evaluate_plan(problem, [*plan, f"stage_layers={found.plan['stage_layers']}"], 12, 24)
+    stated = evaluate_plan(problem, [*plan, f"stage_layers={found.plan.data['stage_layers']}"], 12, 24)
     assert stated.plan["vpp"] == 2
     assert stated.costs == pytest.approx(found.costs, nan_ok=True, rel=EXACT)
     # 126 layers, embedding and head alone are 128 chunks of a layer (arXiv 2407.21783, section 3.3.2).
     job = dsx.Job("llama-3-405b", "h100-nvs8", 16384, 2048)
     found = dsx.evaluate(job, "tp=8 pp=16 dp=128 vpp=8", partition="optimal")
-    assert found.plan["stage_layers"] == ",".join(["1"] * 128)
+    assert found.plan["stage_layers"] == (1,) * 128
     assert "--pipeline-model-parallel-layout" in found.launch.arguments

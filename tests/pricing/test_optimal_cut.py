@@ -22,7 +22,6 @@ from dsx.plans.choices import CODES
 from dsx.pricing.cuts import (
     CandidateCounts,
     cost_columns,
-    layers_of_stages,
     price_best_cuts,
     price_cuts,
     priced_rows,
@@ -244,7 +243,7 @@ def test_stages_of_a_plan_make_up_its_step():
     found = evaluate_plan(problem, ["pp=4", "tp=2", "dp=3", "microbatch_size=2", "nvs.tp=2", "nvs.dp=3"], 24, 24)
     assert not [broken for broken in found.broken if broken.reason.name == "layers_not_divisible"]
     assert sum(stage.num_layers for stage in found.stages) == 8
-    assert ",".join(str(stage.num_layers) for stage in found.stages) == found.plan["stage_layers"]
+    assert tuple(stage.num_layers for stage in found.stages) == found.plan["stage_layers"]
     slowest = max(stage.load_s for stage in found.stages)
     total = sum(stage.load_s for stage in found.stages)
     assert (found.plan["num_microbatches"] - 1) * slowest + total < found.costs["step_time_s"]
@@ -303,7 +302,7 @@ def test_rows_of_a_sweep_equal_their_evaluated_plans():
         alone = evaluate_plan(problem, plan, int(rows["num_gpus"][row]), int(rows["global_batch_size"][row]))
         assert alone.plan["candidate"] == rows["candidate"][row]
         assert alone.costs["step_time_s"] == pytest.approx(rows["step_time_s"][row], rel=EXACT)
-        assert alone.plan["stage_layers"] == rows["stage_layers"][row]
+        assert alone.plan["stage_layers"] == tuple(filter(None, rows["stage_layers"][row]))
 
 
 @pytest.mark.slow
@@ -340,9 +339,6 @@ def test_rows_of_optimal_cuts():
     wide, narrow = (price_best_cuts(problem, *where, float64=float64).costs for float64 in (True, False))
     both = wide.peak_bytes <= SYSTEM["hbm_capacity"] * (1 - 1e-4)
     np.testing.assert_allclose(narrow.step_time_s[both], wide.step_time_s[both], rtol=1e-4)
-    # A cut is written.
-    cuts = np.array([[0, 3, 4, 8, 8, 8], [0, 8, 8, 8, 8, 8], [0, 3, 4, 8, 8, 8]])
-    assert layers_of_stages(cuts).tolist() == ["3,1,4", "8", "3,1,4"]
     # No rows have no costs.
     problem, _, where = rows_of(problem_of())
     none = some(where, np.zeros(0, dtype=int))

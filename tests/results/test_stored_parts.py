@@ -151,6 +151,15 @@ def test_not_a_number_is_a_value(tmp_path, rows, begun, counts):
     assert np.isnan(column.to_numpy()).all()
 
 
+def test_layers_of_chunks_are_texts(tmp_path, rows, begun, counts):
+    optimal, layers = begun(partition="optimal"), np.array([[3, 1, 4, 0], [8, 0, 0, 0], [3, 1, 4, 0]], dtype=np.int16)
+    (tmp_path / "a").write_bytes(stored_parts.encode(rows(3) | {"stage_layers": layers}, counts(3), optimal))
+    texts = pq.read_table(tmp_path / "a")["stage_layers"].to_pylist()
+    assert texts == ["3,1,4", "8", "3,1,4"]
+    again = stored_parts.encode(rows(3) | {"stage_layers": np.array(texts, dtype=object)}, counts(3), optimal)
+    assert again.to_pybytes() == (tmp_path / "a").read_bytes()
+
+
 def test_columns_that_may_lack_values_and_do_not_are_read(tmp_path, begun, written):
     manifest = written(tmp_path, begun(), 5, 7)
     path = tmp_path / manifest.parts[1].file

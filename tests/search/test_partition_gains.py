@@ -13,7 +13,7 @@ def plans(benchmark_script):
     return benchmark_script("gains.plans")
 
 
-def plan(plans, stage_layers="1,2,2,2,4", **costs):
+def plan(plans, stage_layers=(1, 2, 2, 2, 4), **costs):
     degrees = {name: 1 for name in ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size", "panels")}
     parts = dict.fromkeys(plans.PARTS, 0.0) | costs
     return plans.Plan(degrees | {"pp": 5, "dp": 2}, stage_layers, parts | {"step_time_s": sum(parts.values())})

@@ -47,7 +47,7 @@ def test_answers_can_be_pickled_and_their_data_is_plain(found, evaluated, nothin
     # Data is plain.
     for answer in (found, evaluated, swept):
         json.dumps(answer.to_data())
-    assert found.to_data()["plans"][0]["plan"] == found.plan
+    assert found.to_data()["plans"][0]["plan"] == found.plan.data
 
 
 def test_frames_of_answers(found, result_set, job, evaluated):

@@ -80,7 +80,7 @@ def test_rows_are_priced_with_their_strategy(job, swept):
 def test_a_plan_with_a_cut_of_its_own_is_cut_again(job):
     odd = job.replace(model={**MODEL, "layers": [{"kind": "transformer", "count": 7}]})
     plan = dsx.partition(odd, pp=2, microbatch_size=1).plan
-    assert sorted(plan["stage_layers"].split(",")) == ["3", "4"]
+    assert sorted(plan["stage_layers"]) == [3, 4]
     for given in (plan, dict(plan), pd.Series(dict(plan))):
         priced = dsx.evaluate(odd, given)
         assert priced.plan == plan and len(priced.priced.stages) == 2
@@ -184,11 +184,16 @@ def test_layouts_and_texts_of_plans(found, job):
     plan = found.plan
     assert str(plan) == plan.text and repr(plan) == f"Plan({plan.text!r})"
     assert repr(dsx.Plan({"tp": 8})) == "Plan({'tp': 8})"
-    assert json.loads(json.dumps(dict(plan))) == plan
+    assert dsx.Plan(json.loads(json.dumps(plan.data))) == plan
     # Another layout of the fastest plan is not the fastest.
     fastest = dsx.partition(job, pp=2)
     own, other = (dsx.why(job, fastest.plan, stage_layers=layout) for layout in (fastest.plan["stage_layers"], "7,1"))
-    assert fastest.plan["stage_layers"] == ",".join(map(str, fastest.plan.layers))
+    assert fastest.plan["stage_layers"] == fastest.plan.layers and dsx.Plan(fastest.plan.data) == fastest.plan
+    assert fastest.plan.data["stage_layers"] == ",".join(map(str, fastest.plan.layers))
+    assert (fastest.plan | {"stage_layers": "5,3"}) == (fastest.plan | {"stage_layers": [5, 3]})
+    for none in ("", "Et*5|t*3L", 8, None, [5, 3.0]):
+        with pytest.raises(PlanError, match="expected the layers of each chunk, as in 9,8,8,9"):
+            fastest.plan | {"stage_layers": none}
     assert other.plan.layers == (7, 1)
     assert other.plan["candidate"] == own.plan["candidate"]
     assert "It is the fastest of" not in str(other)
@@ -206,7 +211,7 @@ SPLIT = "tp=2 pp=2 dp=2"
 @pytest.mark.slow
 def test_a_layout_may_be_given_in_many_ways(job):
     stated = dsx.evaluate(job, f"{SPLIT} stage_layers=5,3")
-    assert (stated.plan["stage_layers"], len(stated.priced.stages)) == ("5,3", 2)
+    assert (stated.plan["stage_layers"], len(stated.priced.stages)) == ((5, 3), 2)
     columns = {"tp": 2, "pp": 2, "dp": 2}
     for plan, choices in (
         (SPLIT, {"stage_layers": [5, 3]}),
@@ -225,8 +230,8 @@ def test_a_plan_keeps_its_layout_unless_another_cut_is_asked_for(job):
     stated = dsx.evaluate(job, SPLIT, stage_layers=[6, 2])
     assert dsx.evaluate(job, stated.plan) == dsx.evaluate(job, stated.frame.iloc[0]) == stated
     full = dsx.evaluate(job, stated.plan, recompute="full")
-    assert (full.plan["stage_layers"], full.plan["recompute"]) == ("6,2", "full")
-    for partition, layout in (("optimal", "4,4"), ("even", None)):
+    assert (full.plan["stage_layers"], full.plan["recompute"]) == ((6, 2), "full")
+    for partition, layout in (("optimal", (4, 4)), ("even", None)):
         again = dsx.evaluate(job, stated.plan, partition=partition)
         assert (again.plan.get("stage_layers"), again.plan["candidate"]) == (layout, stated.plan["candidate"])
         with pytest.raises(

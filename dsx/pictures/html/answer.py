@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,9 @@ from dsx.pictures.breakdown import STACKS
 from dsx.pictures.html.ranked_rows import RankedRows, ranked
 from dsx.pictures.shown_rows import fastest
 from dsx.plans.choices import BY_NAME, CODES
-from dsx.plans.features import READ, of_choices, of_keys, total_cost, uneven_of
-from dsx.plans.layer_layout import LAYOUT
+from dsx.plans.experts import Truth
+from dsx.plans.features import READ, is_uneven, of_choices, of_keys, total_cost
+from dsx.plans.layer_layout import LAYOUT, listed
 from dsx.pricing.one_plan import PricedPlan, operator_costs
 from dsx.pricing.problem import Problem
 from dsx.records import columns
@@ -224,7 +226,9 @@ def _costs_of(rows: DataFrame) -> np.ndarray:
     """Return what the features of each row cost, [N] int64."""
     codes = {name: (rows[name].map(BY_NAME[name].code) if name in CODES else rows[name]) for name in READ}
     choices = {name: column.to_numpy(np.int64) for name, column in codes.items()}
-    uneven = uneven_of(rows[LAYOUT].tolist()) if LAYOUT in rows else False
+    uneven: Truth = False
+    if LAYOUT in rows:
+        uneven = rows[LAYOUT].map(cache(lambda layout: is_uneven(listed(layout)))).to_numpy(bool)
     return total_cost(of_keys(choices), of_choices(choices, uneven))
 
 

@@ -187,7 +187,7 @@ def plan_command(manifest: Manifest, priced: Priced, verb: str, *options: str) -
         "operator-times": spec.get("operator_times") if verb == "evaluate" else None,  # launch files have no use for it
     }
     words = [word for name, value in job.items() if value is not None for word in (f"--{name}", str(value))]
-    cut = [f"stage_layers={plan['stage_layers']}"] if "stage_layers" in plan else []
+    cut = [f"stage_layers={plan.data['stage_layers']}"] if "stage_layers" in plan else []
     values = _set([*assignments(manifest), *varied])
     return shlex.join(["dsx", verb, *words, *values, *options, *plan.text.split(), *cut])
 
