@@ -247,9 +247,15 @@ def test_plans_of_each_hardware_point(tmp_path):
     assert dsx.show(swept.folder, 2, per=per).plans[::2] == shown.plans
     data = shown.to_data()
     assert data["what_if"] == {CAPACITY: [3e9, 80e9]} and data["plans"][0]["hardware"].keys() == {*per}
+    said = [" ".join(line.split()) for line in str(shown).splitlines()]
+    assert said[0] == "small on a100-nvs8, b200-nvs8, 2 what-if points"
+    assert {f"{CAPACITY} 3.00 GB, 80.0 GB", "strategy 1d, 2d"} <= {*said}
+    assert any(line.startswith("cluster hbm_capacity GPUs batch strategy ") for line in said)
     # One candidate is shown at each of them, whether it fits or not.
     candidate = frame[(frame["reject"] != 0) & (frame[CAPACITY] == 3e9)]["candidate"].iloc[0]
-    plans = dsx.show(swept.folder, candidate=candidate).to_data()["plans"]
+    at_each = dsx.show(swept.folder, candidate=candidate)
+    plans = at_each.to_data()["plans"]
+    assert "\n1 is rejected: memory\n" in str(at_each)
     assert [tuple(plan["hardware"].values()) for plan in plans] == points
     assert {plan["plan"]["candidate"] for plan in plans} == {candidate}
     assert [plan["reject"] for plan in plans if plan["hardware"][CAPACITY] == 3e9] == [["memory"]] * 2
@@ -338,7 +344,7 @@ def test_rows_have_their_cuts(tmp_path):
 
 @pytest.mark.slow
 def test_rows_are_explained_with_the_choices_that_their_sweep_searched(tmp_path):
-    fix = {"zero_stage": [1, 3], "recompute": ["none", "full"], "offload": ["none", "optimizer"]}
+    fix = {"zero_stage": [0, 3], "recompute": ["full"], "offload": ["none", "optimizer"]}
     swept = dsx.sweep(ONE | {"keep": "all", "fix": fix}, tmp_path / "set")
     rows = swept.frame
     for _, row in rows.sample(5, random_state=1).iterrows():

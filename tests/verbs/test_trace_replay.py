@@ -5,7 +5,7 @@ import json
 import pytest
 from trace_files import coll, comp, receive, send, write_folder
 
-from dsx.errors import InputError, StoreError, TraceError
+from dsx.errors import InputError, SpecError, StoreError, TraceError
 from dsx.verbs.trace_replay import replay
 
 FLOPS, BYTES = 10**15, 10**9
@@ -80,6 +80,19 @@ def test_timelines_have_all_events_and_ranks_may_be_alike(folder, tmp_path):
     assert [rank.rank for rank in apart.ranks] == [0]
     (folder / "manifest.json").write_text(json.dumps({"stands_for": {"0": [0, 1]}, "ranks_per_domain": 8}))
     assert replay(folder, "h100-nvs8").step_time_s < apart.step_time_s
+
+
+def test_a_replay_says_where_it_differs_from_the_trace(folder, caplog):
+    caplog.set_level("INFO", logger="dsx")
+    (folder / "manifest.json").write_text(json.dumps({"assumptions": "default", "ranks_per_domain": 8}))
+    usual = replay(folder, "h100-nvs8").step_time_s
+    assert "as they were traced" not in caplog.text and "the replay is" not in caplog.text
+    assert replay(folder, "h100-nvs8", set={"cluster.device.matrix_flops": "10 TFLOP/s"}).step_time_s > usual
+    replay(folder, "h100-nvs8", "uncalibrated", set={"cluster.network.nvs.size": 1})
+    assert "the trace was written under default; the replay is under uncalibrated (--assumptions)" in caplog.text
+    assert "the ranks are placed 8 to a fast domain, as they were traced; the cluster has 1 in one" in caplog.text
+    with pytest.raises(SpecError, match="--set model: a trace has its model"):
+        replay(folder, "h100-nvs8", set={"model.name": "x"})
 
 
 @pytest.mark.parametrize("manifest", [{"ranks_per_domain": 0}, {"ranks_per_domain": "8"}, {"stands_for": [1]}])
