@@ -86,6 +86,20 @@ def test_stages_count_their_devices_from_the_last_one(seed, devices, levels):
     assert [stage.producer_level for stage in made.stages] == levels
 
 
+@pytest.mark.parametrize("factor", [2, 64, 1024])
+def test_units_do_not_matter(factor):
+    for seed in range(12):
+        chain, network, job, per_stage = case = random_case(seed)
+        sized = {name: [factor * size for size in chain[name]] for name in ("parameters", "saved", "cut")}
+        faster = network | {"bandwidth": [factor * width for width in network["bandwidth"]]}
+        scaled = solve(problem_of(chain | sized, faster, job | {"memory": factor * job["memory"]}, per_stage))
+        made = solve(problem_of(*case))
+        assert (scaled is None) == (made is None)
+        if made is not None:
+            assert scaled.step_time_s == pytest.approx(made.step_time_s, rel=1e-12)
+            assert plan_of(scaled) == plan_of(made)
+
+
 WITHOUT = {"zero_stages": (0,), "recompute": (False,)}
 
 
