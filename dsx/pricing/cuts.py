@@ -449,7 +449,7 @@ def result_rows(problem: Problem, keys: Keys, rows: Rows, costs: PlanCosts, cuts
     for reason, fits in ((MEMORY, costs.peak_bytes <= usable.gpu), (HOST_MEMORY, costs.host_bytes <= usable.host)):
         reject |= np.where(fits, 0, 1 << problem.reasons.index(reason))
     columns |= {"reject": reject, "point": rows.points}
-    return columns if cuts is None else columns | {LAYOUT: np.diff(cuts, axis=1).astype(np.int16)}
+    return columns if cuts is None else columns | {LAYOUT: np.diff(cuts.astype(np.int16), axis=1)}
 
 
 def priced_rows(problem: Problem, keys: Keys, table: KeyCosts, rows: Rows) -> Arrays:
