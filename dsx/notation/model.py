@@ -41,7 +41,7 @@ from dsx.notation.library import (
     written_now,
 )
 from dsx.notation.operators import NAMES, OperatorKind
-from dsx.notation.phases import Phase, has_gradient, with_constants
+from dsx.notation.phases import Phase, has_gradient, weight_names, with_constants
 from dsx.notation.sharded_layer import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -314,9 +314,11 @@ def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, ne
         kind: replace(layer_of(kind, spec.name, assumptions, strategy, table, near), single=single)
         for kind in dict.fromkeys(entry.layer for entry in entries)
     }
-    phase = Phase(tuple(spec.trained))
-    phase.check(spec.name, built.values())
     leading, trailing = check_chain(spec.name, [(built[entry.layer], entry.count) for entry in entries])
+    first = built[entries[0].layer]
+    tables = [weight_names(first, name) for name, tensor in first.tensors.items() if tensor.weight and leading]
+    phase = Phase(tuple(spec.trained), next(iter(tables), ()))
+    phase.check(spec.name, built.values())
 
     @functools.cache
     def derived(kind: LayerKind, constant_input: bool) -> DerivedLayer:

@@ -3,14 +3,10 @@
 A tensor has a gradient if a trained weight lies above it, in its own layer or in one before. From this alone follow the
 multiplies of the backward, the tensors that are saved for it, the gradients that are reduced, and the weights that the
 optimizer updates. Pre-training trains all weights. A step that trains none is a forward alone, as that of a reference
-or a reward model.
-
-Not modelled: stages of a pipeline send gradients back as far as the first stage, also where no weight there is trained;
-what a layer holds while its forward runs counts only beside a backward, so that a forward alone needs the memory of its
-weights.
+or a reward model. Stages of a pipeline send gradients back as far as to the first one with a trained weight.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -24,36 +20,40 @@ class Phase:
     """The passes of a step; `trained` has patterns (``*``, ``?``) of the names of its trained weights.
 
     A weight is named as in its layer definition. The names of its block and of its layer may stand in front, as in
-    ``self-attention.wqkv`` or ``transformer.*.wqkv``.
+    ``self-attention.wqkv`` or ``transformer.*.wqkv``. A tied weight has the names of the `table` of the embedding.
     """
 
     trained: tuple[str, ...] = (ALL_WEIGHTS,)
+    table: tuple[str, ...] = ()
 
     def trains(self, layer: Layer, weight: str) -> bool:
         """Return whether a weight of a layer is trained."""
-        return any(fnmatchcase(name, pattern) for pattern in self.trained for name in _names(layer, weight))
+        return any(fnmatchcase(name, pattern) for pattern in self.trained for name in self._names(layer, weight))
 
     def check(self, model: str, layers: Iterable[Layer]) -> None:
         """Raise SpecError for a pattern that names no weight of some layers, those of a model."""
         weights = [(layer, name) for layer in layers for name, tensor in layer.tensors.items() if tensor.weight]
         for pattern in self.trained:
-            if not any(Phase((pattern,)).trains(layer, name) for layer, name in weights):
-                names = [name for layer, weight in weights for name in _names(layer, weight)]
+            if not any(replace(self, trained=(pattern,)).trains(layer, name) for layer, name in weights):
+                names = [name for layer, weight in weights for name in self._names(layer, weight)]
                 families = [f"{family}.*" for name in names if (family := name.rpartition(".")[0])]
-                listed = dict.fromkeys(layer.full_name(name) for layer, name in weights)
+                listed = dict.fromkeys(self._names(layer, name)[0] for layer, name in weights)
                 raise SpecError(
                     f"trained: {pattern!r} names no weight of model {model!r}"
                     f"{did_you_mean(pattern, dict.fromkeys([*names, *families]))} (it has: {', '.join(listed)})"
                 )
 
+    def _names(self, layer: Layer, weight: str) -> Sequence[str]:
+        return self.table if self.table and layer.tensors[weight].tied else weight_names(layer, weight)
+
 
 PRE_TRAINING = Phase()
 
 
-def _names(layer: Layer, weight: str) -> list[str]:
-    """Return the names of a weight: its own, and those with its block and its layer in front."""
+def weight_names(layer: Layer, weight: str) -> tuple[str, ...]:
+    """Return the names of a weight, the longest first: with its layer and its block in front, and its own."""
     parts = layer.full_name(weight).split(".")
-    return [".".join(parts[start:]) for start in range(len(parts))]
+    return tuple(".".join(parts[start:]) for start in range(len(parts)))
 
 
 def with_constants(layer: Layer, phase: Phase, constant_input: bool = False) -> Layer:

@@ -28,7 +28,8 @@ def amount(model, expression_of, kind):
 
 def reachable(layer, trained, constant_input):
     """The tensors that a trained weight reaches, by walking from each of them."""
-    reached = {name for name, tensor in layer.tensors.items() if tensor.weight and Phase(trained).trains(layer, name)}
+    phase = Phase(trained, ("embedding.table", "table"))  # under the names of which a tied weight is trained
+    reached = {name for name, tensor in layer.tensors.items() if tensor.weight and phase.trains(layer, name)}
     reached |= set() if constant_input else {name for name in layer.inputs if not layer.tensors[name].data}
     pending = [*reached]
     while pending:
@@ -120,3 +121,16 @@ def test_a_pattern_that_names_no_weight(pattern, nearest):
         built("llama-3-8b", "gamma1", pattern)
     message = f"trained: {pattern!r} names no weight of model 'llama-3-8b'; did you mean {nearest!r}?"
     assert str(caught.value).startswith(f"{message} (it has: embedding.table, transformer.gamma1, ")
+
+
+@pytest.mark.parametrize(
+    ("trained", "of_head"), [("table", ["projection"]), ("head.*", ["gamma"]), ("*", ["gamma", "projection"])]
+)
+def test_a_tied_weight_is_the_table_of_the_embedding(trained, of_head):
+    made = built("gemma-3-12b", trained)
+    head, _ = made.layers[-1]
+    assert [weight.name for weight in head.weights if not weight.frozen] == of_head
+    embedding, _ = made.layers[0]
+    assert [weight.frozen for weight in embedding.weights] == ["projection" not in of_head]
+    with pytest.raises(SpecError, match="names no weight"):
+        built("gemma-3-12b", "projection")
