@@ -91,18 +91,19 @@ class LayerWeight:
     reduced_over: tuple[str, ...]
     over_ep: bool
     tied: bool
+    frozen: bool
     matrix: Matrix[int] | None = None
 
 
 @dataclass(frozen=True)
 class LayerNodes:
-    """A layer of one kind under one value of `recompute`."""
+    """A layer of one kind under one value of `recompute`; a layer without a trained weight may have no backward."""
 
     forward: tuple[LayerNode, ...]
     backward: tuple[LayerNode, ...]
     inputs: tuple[str, ...]  # one in a model
     outputs: tuple[NodeTensor, ...]
-    output_gradient: str  # what the backward begins with
+    output_gradient: str  # what the backward begins with; empty if it has none
     input_gradients: tuple[str, ...]
     boundary_bytes: int  # of the first input
     data: frozenset[str]  # inputs from outside of the model
@@ -136,7 +137,7 @@ def layer_nodes(
     layer: DerivedLayer, kind: str, values: Mapping[str, int], recompute: int, assumptions: AssumptionsSpec
 ) -> LayerNodes:
     """Return the nodes of a layer under a value of `recompute`, by its code; `kind` names the layer's kind."""
-    chosen = regions_of(recompute)
+    chosen = regions_of(recompute) if layer.graph.backward else frozenset[str]()
     recomputed = None if chosen is None else recomputation(layer, chosen)
     backward = backward_nodes(layer, recomputed, chosen or frozenset())
     numbers, graph = _Numbers(layer, kind, values, assumptions), layer.graph
@@ -155,11 +156,13 @@ def layer_nodes(
             weight.reduced_over,
             weight.over_ep,
             weight.tied,
+            weight.frozen,
             (of := weight.matrix) and Matrix(*map(numbers.number, (of.rows, of.columns, of.count)), axes=of.axes),
         )
         for weight in layer.weights
     )
-    groups = weight_groups([weight.reduced_over for weight in weights], [weight.over_ep for weight in weights])
+    fields = ("reduced_over", "over_ep", "frozen")
+    groups = weight_groups(*([getattr(weight, name) for weight in weights] for name in fields))
     written = {tensor.name for node in forward for tensor in node.writes}
     first = {tensor.name for node in back for tensor in node.writes}
     read = {tensor.name: tensor for node in back for tensor in node.reads if not tensor.weight}
@@ -169,7 +172,7 @@ def layer_nodes(
         backward=tuple(back),
         inputs=tuple(value.name for value in graph.inputs),
         outputs=numbers.tensors(graph.outputs),
-        output_gradient=graph.output_gradients[0].name,
+        output_gradient=next((value.name for value in graph.output_gradients), ""),
         input_gradients=names(graph.input_gradients),
         boundary_bytes=numbers.number(layer.boundary_bytes),
         data=frozenset(value.name for value in graph.inputs if layer.tensors[value.name].data),

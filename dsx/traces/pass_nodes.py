@@ -280,6 +280,8 @@ class PassBuilder(ZeroBuilder):
         if offload not in (ACTIVATIONS, BOTH) or not self.plan.is_body(position) or self.plan.forward_only:
             return False
         # The last body layer of a chunk stays: its backward comes first.
+        if not self.plan.nodes(position).saved:
+            return False
         return any(self.plan.is_body(later) for later in self.plan.layers_of(self.key.chunk) if later > position)
 
     def _store(self, layer: _Layer) -> int:

@@ -65,11 +65,19 @@ class StageItems:
 
 
 def whole_order(plan: TracedPlan) -> tuple[PassRun | StageTransfer, ...]:
-    """Return all passes of all stages and all transfers in one order; only forwards of a plan without a backward."""
+    """Return all passes of all stages and all transfers in one order; only forwards of a plan without a backward.
+
+    A chunk sends no gradient back if no weight before it is trained.
+    """
     columns = plan.columns
-    order = global_order(plan.schedule, columns["pp"], columns["num_microbatches"], columns["vpp"])
+    passed = [plan.passes_gradient(chunk) for chunk in range(len(plan.stages))]
+    order = [
+        entry
+        for entry in global_order(plan.schedule, columns["pp"], columns["num_microbatches"], columns["vpp"])
+        if isinstance(entry, PassRun) or entry.done.kind == "forward" or passed[entry.done.chunk]
+    ]
     if not plan.forward_only:
-        return order
+        return tuple(order)
     forward_order: list[PassRun | StageTransfer] = []
     for entry in order:
         passes = passes_of(entry.item) if isinstance(entry, PassRun) else (entry.done,)
@@ -191,7 +199,7 @@ class StageBuilder:
 
     def _gradients(self, chunk: int) -> Tensors:
         """Return what the backward of a chunk begins with."""
-        if chunk % self.length == self.length - 1:
+        if chunk % self.length == self.length - 1 or not self.plan.passes_gradient(chunk + 1):
             return []
         if self.plan.stages[chunk + 1] == self.stage:
             return self._input_gradients(chunk + 1)

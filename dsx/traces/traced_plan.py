@@ -129,6 +129,11 @@ class TracedPlan:
         values |= {name: getattr(self.assumptions, name) for name in ELEMENT_BYTES}
         return [define(layer, values) for layer in self.distinct]
 
+    def passes_gradient(self, chunk: int) -> bool:
+        """Return whether a gradient goes back from a chunk to the one before: a weight before it is trained."""
+        first = self.layers_of(chunk).start
+        return first > 0 and bool(self.layers[first - 1].graph.output_gradients)
+
     def is_body(self, position: int) -> bool:
         """Return whether a layer is neither embedding nor head."""
         return self.chain.first <= position < self.chain.num_layers - self.chain.last
@@ -178,7 +183,8 @@ class TracedPlan:
     def ties_ends(self) -> bool:
         """Whether the gradient of a tied weight is reduced between the first and the last stage."""
         apart = self.columns["pp"] > 1 and self.holds.in_rounds and not self.forward_only
-        return apart and any(weight.tied for weight in self.nodes(self.chain.num_layers - 1).weights)
+        weights = self.nodes(self.chain.num_layers - 1).weights
+        return apart and any(weight.tied and not weight.frozen for weight in weights)
 
     @cached_property
     def shared(self) -> SharedWeight | None:
@@ -193,14 +199,15 @@ class TracedPlan:
         number, group = next(entry for entry in enumerate(first.groups.values()) if weight in entry[1])
         gradients = [name for of_last in tied for name in of_last.gradients]
         versions: dict[tuple[int, str], Version] = {}
-        for buffer, of_last in ((weight.gradients[0], gradients), (f"gradients {number}", [SHARED_SHARD])):
+        buffers = () if weight.frozen else ((weight.gradients[0], gradients), (f"gradients {number}", [SHARED_SHARD]))
+        for buffer, of_last in buffers:
             writers = [(position, name) for name in of_last]
             if one_chunk:
                 versions |= _versions(buffer, [*writers, (0, buffer)])
             else:
                 versions |= _versions(buffer, writers, _MARK * len(writers)) | _versions(buffer, [(0, buffer)])
         names, group_bytes = frozenset(of_last.name for of_last in tied), sum(of_group.bytes for of_group in group)
-        apart = None if one_chunk else (position, gradients[-1])
+        apart = None if one_chunk or weight.frozen else (position, gradients[-1])
         return SharedWeight(weight, number, group_bytes, names, versions, apart)
 
     def version(self, position: int, name: str) -> Version:

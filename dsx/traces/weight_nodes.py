@@ -77,14 +77,16 @@ class ZeroBuilder(NodeBuilder):
         return tensors
 
     def gather(self, position: int, direction: int) -> None:
-        """Add the gathers of a layer's weights that its pass needs."""
+        """Add the gathers of a layer's weights that its pass needs; a layer may have no backward."""
+        if direction == BACKWARD and not self.plan.nodes(position).backward:
+            return
         for step in accompanying(self.zero_stage, direction):
             if step.kind != ALL_GATHER or (step.every == "step" and "forward" not in self.key.first):
                 continue
             for number, (ranks, weights) in enumerate(self.plan.nodes(position).groups.items()):
                 gathered = self.plan.held(position, weights) if step.every == "step" else weights
                 members, size = self.plan.shard_size(ranks), sum(weight.bytes for weight in gathered)
-                if not size or members == 1:
+                if not size or members == 1 or (ranks.frozen and step.every == "step"):
                     continue
                 inputs = self.weights(position, number, ranks, gathered)
                 outputs = [(name + GATHERED_VERSION, stored) for name, stored in inputs]
@@ -153,7 +155,8 @@ class EndBuilder(ZeroBuilder):
         for position in positions if self.plan.assumptions.charge_replicated_gradients else ():
             nodes = self.plan.nodes(position)
             for axis in (axis for axis in AXES if int(self.plan.columns[axis]) > 1):
-                over_axis = (weight for weight in nodes.weights if not weight.over_ep and axis in weight.reduced_over)
+                trained = (weight for weight in nodes.weights if not (weight.over_ep or weight.frozen))
+                over_axis = (weight for weight in trained if axis in weight.reduced_over)
                 if weights := [weight for weight in over_axis if not is_data_axis(axis)]:
                     size = sum(weight.gradient_bytes for weight in weights)
                     inputs = self._gradients(position, nodes, weights)
@@ -161,7 +164,7 @@ class EndBuilder(ZeroBuilder):
                     self._reduce_held(position, f"gradients {axis}", inputs, axis, sent)
         last = self.plan.chain.num_layers - 1
         head = self.plan.nodes(last)
-        tied = [weight for weight in head.weights if weight.tied]
+        tied = [weight for weight in head.weights if weight.tied and not weight.frozen]
         for position in positions if self.plan.ties_ends and tied else ():
             if position not in (0, last):
                 continue
@@ -224,6 +227,8 @@ class EndBuilder(ZeroBuilder):
         stored: Tensors = []
         parameters = matrix_bytes = 0
         for number, (ranks, of_group) in enumerate(nodes.groups.items()):
+            if ranks.frozen:
+                continue
             weights = self.plan.held(position, of_group)
             stored += self.weights(position, number, ranks, weights) if weights else []
             parameters += sum(weight.bytes for weight in weights) // self._divisor(ranks) // assumed.weight_bytes

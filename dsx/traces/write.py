@@ -28,6 +28,7 @@ from dsx.config.cluster_file import Cluster
 from dsx.cost.context import Assumptions
 from dsx.errors import InputError, StoreError
 from dsx.files import MANIFEST, OpenFolder
+from dsx.notation.model import divides
 from dsx.plans.ranks import zero_groups
 from dsx.progress import remark
 from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, varint
@@ -74,7 +75,8 @@ def rank_groups(plan: TracedPlan) -> RankGroups:
     members: dict[Hashable, np.ndarray] = {
         ("axis", axis): grid.groups((axis,)) for axis in ("tp", "tp2", "cp", "ep") if int(columns[axis]) > 1
     }
-    for ranks in () if plan.forward_only else weight_groups:
+    gathers = divides(int(columns["zero_stage"]), "weight")
+    for ranks in weight_groups if gathers or not plan.forward_only else ():
         members["shards", ranks], members["replicas", ranks] = zero_groups(
             grid, ("dp", *ranks.axes), plan.replicas(ranks), ranks.over_ep, plan.holds.num_chains
         )

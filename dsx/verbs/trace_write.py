@@ -219,7 +219,7 @@ def _write(
         "stack": problem.assumptions_spec.stack,
         "plan": plan.text,
         "columns": {name: value for name, value in plan.data.items() if name in BY_NAME or name == LAYOUT},
-        "forward_only": options.forward_only,
+        "forward_only": traced.forward_only,
         "portable": options.portable,
         "cluster": problem.cluster.name if durations else None,
         "slow": [f"{rank}={factor:g}" for rank, factor in slow.items()],
@@ -251,7 +251,7 @@ def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portab
         grid=rank_grid(codes, problem.nvs_size, problem.expert_axes[0], units(network)),
         assumptions=for_plan(problem.assumptions_spec, codes),
         stage_layers=own_cut(plan, chain) or None,
-        forward_only=forward_only,
+        forward_only=forward_only or not any(layer.graph.backward for layer in layers),
         portable=portable,
     )
 
