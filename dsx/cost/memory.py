@@ -346,6 +346,8 @@ class StageMemory(StepPlans):
             if apart is not None and kind not in not_body:
                 more = xp.where(apart, xp.maximum(more - 2.0 * weights[kind], zero), more)
             gradients.append(of_dividing("gradient", more))
+        if self.stack.num_constant and self.stack.first_trained in (None, *self.stack.last):
+            gradients = self._without_next_backward(weights, gradients)
         if not any(schedule.overlap for schedule in self.schedules):
             return Divided(weights, gradients)
         ones = xp.ones_like(self.choices.pp)
@@ -359,6 +361,24 @@ class StageMemory(StepPlans):
 
         at_once = [of_kind + (sides - 1.0) * beside(kind) for kind, of_kind in enumerate(weights)]
         return Divided(at_once, gradients)
+
+    def _without_next_backward(self, weights: Sequence[PerPlan], gradients: Sequence[PerPlan]) -> list[PerPlan]:
+        """Return the gradients of `Divided` where the layers before the head have no backward.
+
+        No weights are gathered for one while the head runs; those of the head are while a layer before it does. After
+        a forward alone on a single stage, the next microbatch begins.
+        """
+        (first, *_), others = [*self.stack.first, 0], [*gradients]
+        body = [kind for kinds, _ in self.stack.body for kind in kinds]
+        beside = functools.reduce(xp.maximum, [weights[kind] for kind in body])
+        of_body = functools.reduce(xp.maximum, [self.working_bytes[kind] + weights[kind] for kind in body])
+        following = xp.zeros_like(beside)
+        if self.stack.first_trained is None:
+            following = xp.where(self.choices.pp > 1.0, following, weights[first])
+        for kind in self.stack.last:
+            working, before = self.working_bytes[kind], of_body - self.stash_bytes[kind]  # nothing is saved by then
+            others[kind] = xp.maximum(working + gradients[kind] + following, before) - beside - working
+        return others
 
     @cached_property
     def recompute(self) -> Recompute:

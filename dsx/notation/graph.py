@@ -16,9 +16,11 @@ beside the kernel that makes what it moves. The kernel that a forward reduce-sca
 waits for it.
 
 A running backward holds, besides what is saved, the gradients that it reads, or that kernels before it wait for; those
-that it makes, of its arguments; and the tensors that it gathers a second time: its transient memory.
+that it makes, of its arguments; and the tensors that it gathers a second time: its transient memory. In a layer without
+a backward, a running forward holds what it reads and makes, and what later kernels read.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from dsx.notation.backward import (
@@ -420,8 +422,11 @@ class _GraphBuilder:
 def transient_bytes(layer: Layer, graph: LayerGraph, index: int, kernel: Kernel) -> Expression:
     """Return the local bytes of the transient tensors of the backward of a kernel, by its position in the layer.
 
-    0 for one that has no backward of its own: the gradient of its result is that of its arguments.
+    0 for one that has no backward of its own: the gradient of its result is that of its arguments. In a layer without a
+    backward they are those of the forward.
     """
+    if not graph.backward:
+        return _forward_bytes(graph, index)
     launches = [at for at, node in enumerate(graph.backward) if node.kernel == index and isinstance(node, Launch)]
     if not launches:
         return 0
@@ -463,3 +468,34 @@ def transient_bytes(layer: Layer, graph: LayerGraph, index: int, kernel: Kernel)
         elif redistributed and not op.panelled:
             sizes.append(product((GRADIENT_BYTES, elements(argument.distribution.dims))))
     return total(sizes)
+
+
+def _forward_bytes(graph: LayerGraph, index: int) -> Expression:
+    """Return the most local bytes that exist while the forward of a kernel runs, without weights."""
+    first = dict.fromkeys(graph.inputs, 0)
+    first |= {value: at for at, node in enumerate(graph.forward) for value in node.writes}
+    last = {value: at for at, node in enumerate(graph.forward) for value in (*node.writes, *node.reads)}
+    last |= dict.fromkeys(graph.outputs, len(graph.forward))
+    # What a collective over one rank writes is what it reads.
+    sources = {
+        node.writes[0]: (node.reads[0], node.collective)
+        for node in graph.forward
+        if isinstance(node, Transferred) and len(node.reads) == len(node.writes) == 1
+    }
+
+    def size(value: Value, alive: Container[Value]) -> Expression:
+        if value not in sources:
+            return value.bytes
+        source, collective = sources[value]
+        num_bytes = value.bytes
+        if collective.panelled:
+            num_bytes = combine("/", num_bytes, Name(PANELS))
+        elif collective.ring and collective.kind == ALL_GATHER:  # the block that is worked on, and the next one
+            num_bytes = combine("/", product((2, num_bytes)), Name(collective.axis))
+        return product((num_bytes, is_copy([collective.axis]))) if source in alive else num_bytes
+
+    most: Expression = 0
+    for at in (at for at, node in enumerate(graph.forward) if node.kernel == index):
+        alive = [value for value in first if first[value] <= at <= last.get(value, -1) and not value.weight]
+        most = combine("max", most, total(size(value, alive) for value in alive))
+    return most
