@@ -48,6 +48,7 @@ class Cut(NamedTuple):
     ]  # for each stage the maximum over earlier ones, or -inf
     of_later: Callable[[Sequence[PerPlan]], Sequence[PerPlan]]
     chunks: Layers | None = None  # [R, S, N] of each chunk, in rounds, if unlike ones are replayed
+    first_back: PerPlan | None = None  # as of `LinkSends`
 
 
 class LayerSeconds(NamedTuple):
@@ -81,6 +82,7 @@ def pipeline(cuts: Mapping[StageChunks, Cut], layers: LayerSeconds, sends: Sends
     views: dict[tuple[StageChunks, Overlap | None], PipelineView] = {}
     for code in plans.searched.schedule:
         schedule = SCHEDULES[code]
+        sends = sends._replace(first_back=cuts[schedule.holds].first_back)
         key = schedule.holds, schedule.overlap
         if key not in views:
             views[key] = _view(cuts[schedule.holds], layers, sends, schedule, plans)
@@ -134,12 +136,13 @@ def _unlike_chunks_s(
         around = sends.around(stage, choices, IN_ROUNDS, interleaved=True)
         hops_s = np.concatenate([*map(of_rows, sends.hops_s(stage, choices))])
         layers_of = {kind: np.asarray(layer)[:, :, rows] for kind, layer in chunks.items()}
-        # The last chunk of all sends nothing forward, and the first one nothing back.
+        # The last chunk of all sends nothing forward, and those up to the first with a gradient nothing back.
+        first_back = 0 if sends.first_back is None else sends.first_back
         forward_s, backward_s = (
             np.asarray(over_layers(layers_of, [*map(of_rows, of_kinds)]) + of_rows(np.where(sent, sent_s, 0.0)))
             for of_kinds, sent, sent_s in (
                 (layers.forward_s, number < pp * vpp - 1, around.first.forward),
-                (layers.backward_s, number > 0, around.last.backward),
+                (layers.backward_s, number > first_back, around.last.backward),
             )
         )
         sizes = np.stack([pp, vpp, microbatches])[:, rows]
@@ -157,18 +160,18 @@ def through_stage_s(
     """
     choices = plans.choices
     around = sends.around(position, choices, IN_ROUNDS, interleaved=False)
-    model_s = sends.one_way_s(choices, IN_ROUNDS, interleaved=False)
+    sends_s = sends.all_s(choices, IN_ROUNDS, interleaved=False)
     delays, bare_s = None, model.both
     if around.delays:
-        neighbour_s, waits, longest_s = around.delays
-        delays = Delays(stage.both, neighbour_s, stage.plus(waits), longest_s)
+        neighbour_s, waits, longest = around.delays
+        delays = Delays(stage.both, neighbour_s, stage.plus(waits), longest)
     passes, later = stage.plus(around.chunks), later.plus(around.later)
     slowest = StageView(position, passes, passes, passes, earlier=passes, later=later, delays=delays)
     view = PipelineView(
         stages=[slowest],
         first=slowest,
         last=slowest,
-        microbatch=model.plus(Passes(model_s, model_s)),
+        microbatch=model.plus(sends_s),
         bare_s=bare_s,
         middle_s=0.0,
         weights_s=0.0,
@@ -178,6 +181,7 @@ def through_stage_s(
         largest=lambda values: values[0],
         of_earlier=lambda values: values,
         of_later=lambda values: values,
+        returns=_returns(sends),
     )
     codes = tuple(code for code in plans.searched.schedule if SCHEDULES[code].optimal_cut)
     return pick(codes, choices.schedule, {code: SCHEDULES[code].step_s(view) for code in codes})
@@ -191,9 +195,10 @@ def least_pipeline_s(mean_s: PerPlan, largest_s: PerPlan, last_s: PerPlan, sends
     """
     choices, interleaved = plans.choices, plans.interleaved
     exposed_s, (least_s, of_last_s) = sends.exposed_s(choices, IN_ROUNDS, interleaved), sends.ends_s(choices)
-    model_s = choices.pp * mean_s + 2.0 * sends.one_way_s(choices, IN_ROUNDS, interleaved)
+    model_s = choices.pp * mean_s + sends.all_s(choices, IN_ROUNDS, interleaved).both
     largest_s, last_s = largest_s + least_s, last_s + of_last_s
-    cut = AnyCut(model_s, mean_s + exposed_s, largest_s, last_s, choices.pp, choices.num_microbatches)
+    returns, microbatches = sends.first_back is None, choices.num_microbatches
+    cut = AnyCut(model_s, mean_s + exposed_s, largest_s, last_s, choices.pp, microbatches, returns)
     bounds = {code: bound(cut) for code in plans.searched.schedule if (bound := SCHEDULES[code].any_cut_s)}
     least = pick(tuple(bounds), choices.schedule, bounds)
     if not interleaved:
@@ -225,9 +230,9 @@ def _view(cut: Cut, kinds: LayerSeconds, sends: Sends, schedule: Schedule, plans
     def delays(stage: Stage, sent: StageSends) -> Delays | None:
         if sent.delays is None:
             return None
-        neighbour_s, waits, longest_s = sent.delays
+        neighbour_s, waits, longest = sent.delays
         earlier = None if stage.begins else passes(stage.chunks_around.first, waits)
-        return Delays(passes(stage.layers, NO_SENDS).both, neighbour_s, earlier, longest_s)
+        return Delays(passes(stage.layers, NO_SENDS).both, neighbour_s, earlier, longest)
 
     def view(stage: Stage) -> StageView:
         around = stage.chunks_around
@@ -240,17 +245,16 @@ def _view(cut: Cut, kinds: LayerSeconds, sends: Sends, schedule: Schedule, plans
             last=passes(around.last, sent.last),
             earlier=passes(around.earlier, sent.earlier),
             later=passes(around.later, sent.later),
-            sends_s=sent.earlier.forward,
+            sends_s=sent.earlier.forward if sends.first_back is None else sent.later.backward,
             delays=delays(stage, sent),
             ends=stage.ends,
         )
 
-    one_way_s = sends.one_way_s(choices, holds, interleaved)
     return PipelineView(
         stages=[view(stage) for stage in cut.stages],
         first=view(cut.first),
         last=view(cut.last),
-        microbatch=passes(cut.all_layers, Passes(one_way_s, one_way_s)),
+        microbatch=passes(cut.all_layers, sends.all_s(choices, holds, interleaved)),
         bare_s=passes(cut.all_layers, NO_SENDS).both,
         middle_s=sends.middle_s(choices),
         weights_s=over_layers(cut.mean.layers, kinds.weight_gradient_s),
@@ -260,7 +264,13 @@ def _view(cut: Cut, kinds: LayerSeconds, sends: Sends, schedule: Schedule, plans
         largest=cut.largest,
         of_earlier=cut.of_earlier,
         of_later=cut.of_later,
+        returns=_returns(sends),
     )
+
+
+def _returns(sends: Sends) -> PerPlan | None:
+    """Return whether gradients come back to the first stage; None if they do for all plans."""
+    return None if sends.first_back is None else sends.first_back < 1.0
 
 
 def in_flight(index: PerPlan, plans: ChosenPlans, last: bool = False) -> PerPlan:

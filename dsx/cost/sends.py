@@ -2,7 +2,8 @@
 
 A forward ends with a send to the next stage, a backward with one to the stage before. The sender waits for the exposed
 part; the other part delays the microbatch alone. A link takes what the outermost tier that it crosses says. So a stage
-at the edge of a fast domain sends over a slow link for every microbatch, and the others may wait for it.
+at the edge of a fast domain sends over a slow link for every microbatch, and the others may wait for it. A backward
+sends a gradient only where a weight before it is trained (`Sends.first_back`).
 
 `MeanSends` is the formula of arXiv 2410.00273, with the mean link everywhere. Both have the same methods.
 """
@@ -26,7 +27,7 @@ class SendDelays(NamedTuple):
 
     neighbour_s: PerPlan
     waits: Passes  # on the first chunk: the longest that this stage or an earlier one waits for
-    longest_s: PerPlan
+    longest: Passes
 
 
 class StageSends(NamedTuple):
@@ -61,6 +62,7 @@ class LinkSends(NamedTuple):
         overlap: Share of the sends of a stage that hides, at most behind a microbatch; None if none do.
         stage_s: Seconds of a microbatch on the mean stage.
         own_way: Where passes of one direction follow each other; None if nowhere.
+        first_back: The first chunk whose results have a gradient: those after it send gradients back. None: all do.
     """
 
     of_tier: tuple[PerPlan, ...]
@@ -68,6 +70,7 @@ class LinkSends(NamedTuple):
     overlap: PerPlan | None
     stage_s: PerPlan
     own_way: OwnWay | None = None
+    first_back: PerPlan | None = None
 
     def around(self, position: PerPlan, choices: Choices, holds: StageChunks, interleaved: bool) -> StageSends:
         """Return the sends around stages; their positions broadcast. With `interleaved`, some have several chunks."""
@@ -75,20 +78,38 @@ class LinkSends(NamedTuple):
         up, down = self._links(position, choices, interleaved and holds.in_rounds)
         earlier_s, zero = self._earlier_s(position), xp.zeros_like(up)
         once = Passes(xp.where(is_last, zero, up), xp.where(is_first, zero, down))  # without a link around
+        final = holds.last(position, choices.pp, choices.vpp)
         fast, *slow = self.of_tier
         waits_s = [self._exposed(choices.vpp * (fast + edge)) * edge for edge in slow]
-        waits = Passes(self._longest(position, waits_s), self._longest(position - 1.0, waits_s))
-        longest_s = self._longest(position, slow)
+        waits = Passes(self._longest(position, waits_s), self._longest_back(position - 1.0, waits_s))
+        longest = Passes(self._longest(position, slow), self._longest_back(position, slow))
+        neighbour_s = xp.maximum(once.forward, once.backward)
+        if self.first_back is not None:
+            of_next = self._sent_back(once.forward, xp.maximum(position + 1.0, final))
+            neighbour_s = xp.maximum(of_next, self._sent_back(once.backward, xp.maximum(position, final)))
         if not holds.in_rounds:
             exposed = self._exposed(2.0 * once.both)
             up, down, there_and_back = exposed * once.forward, exposed * once.backward, exposed * once.both
             chunks, first, last = Passes(there_and_back, there_and_back), Passes(up, down), Passes(down, up)
-            earlier, later = Passes(earlier_s, earlier_s - down), Passes(earlier_s - down, earlier_s)
+            before_s, after_s = earlier_s, earlier_s
+            if self.first_back is not None:
+                first, last = Passes(up, self._sent_back(down, position)), Passes(down, self._sent_back(up, final))
+                chunks = Passes(there_and_back, first.backward + last.backward)
+                turned = holds.count(choices.pp, choices.vpp) - 1.0 - self.first_back
+                before_s = earlier_s - self._earlier_s(xp.minimum(position, self.first_back))
+                after_s = self._earlier_s(xp.clip(turned, zero, position))
+            earlier, later = Passes(earlier_s, before_s - first.backward), Passes(earlier_s - down, after_s)
         else:
+            once = once._replace(backward=self._sent_back(once.backward, position))
             sent, forwards_first = once, None
             if interleaved:
                 further = choices.vpp - 1.0
-                sent = Passes(once.forward + further * up, once.backward + further * down)
+                further_back = further
+                if self.first_back is not None:
+                    before = xp.floor((self.first_back - position) / choices.pp)
+                    further_back = further - xp.clip(before, zero, further)
+                sent = Passes(once.forward + further * up, once.backward + further_back * down)
+                down = self._sent_back(down, final)
                 # Such stages of several chunks run all forwards before their first backward.
                 passes = choices.num_microbatches * choices.vpp
                 ahead = forwards_ahead(position, choices.pp, choices.vpp)
@@ -101,16 +122,23 @@ class LinkSends(NamedTuple):
                 for way in (sent, Passes(up, once.backward), Passes(once.forward, down))
             )
             later_s = self._earlier_s(choices.pp - 1.0) - earlier_s
-            earlier, later = Passes(earlier_s, earlier_s - first.backward), Passes(later_s - last.forward, later_s)
+            before_s, after_s = earlier_s, later_s
+            if self.first_back is not None:
+                in_last_round = self.first_back - (choices.vpp - 1.0) * choices.pp
+                before_s = earlier_s - self._earlier_s(xp.minimum(position, self.first_back))
+                start = xp.clip(in_last_round, position, xp.maximum(position, choices.pp - 1.0))
+                after_s = later_s - (self._earlier_s(start) - earlier_s)
+            earlier, later = Passes(earlier_s, before_s - first.backward), Passes(later_s - last.forward, after_s)
         waits = Passes(*(xp.maximum(*seconds) for seconds in zip(waits[:2], first[:2], strict=True)))
-        delays = SendDelays(xp.maximum(once.forward, once.backward), waits, longest_s)
+        delays = SendDelays(neighbour_s, waits, longest)
         return StageSends(chunks, first, last, earlier, later, delays)
 
     def hops_s(self, position: PerPlan, choices: Choices) -> tuple[PerPlan, PerPlan]:
         """Return the hidden parts of the sends after a forward and a backward of a chunk, of several in rounds."""
         up, down = self._links(position, choices, around=True)
         stage = self.around(position, choices, IN_ROUNDS, interleaved=True)
-        return up - stage.first.forward, down - stage.last.backward
+        final = IN_ROUNDS.last(position, choices.pp, choices.vpp)
+        return up - stage.first.forward, self._sent_back(down, final) - stage.last.backward
 
     def hidden(self) -> "LinkSends":
         """Return the same sends, all of which hide."""
@@ -118,17 +146,36 @@ class LinkSends(NamedTuple):
             overlap=xp.ones_like(self.stage_s), stage_s=xp.full_like(self.stage_s, float("inf")), own_way=None
         )
 
-    def one_way_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
-        """Return the seconds of all sends of a microbatch one way."""
-        once = self._earlier_s(choices.pp - 1.0)
+    def all_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> Passes:
+        """Return the seconds of all sends of a microbatch, there and back."""
+        last, around_s = choices.pp - 1.0, self._around_s(choices) if interleaved else xp.zeros_like(choices.pp)
+
+        def before_s(chunk: PerPlan, once: PerPlan) -> PerPlan:
+            """Return the seconds of the sends from the first chunk to another one."""
+            if not holds.in_rounds:
+                there_s = self._earlier_s(xp.minimum(chunk, last))
+                back_s = once - self._earlier_s(xp.clip(2.0 * last + 1.0 - chunk, xp.zeros_like(last), last))
+                return there_s if holds.num_chains > 1 else there_s + back_s
+            rounds = xp.floor(chunk / choices.pp)
+            return rounds * (once + around_s) + self._earlier_s(chunk - rounds * choices.pp)
+
+        once = self._earlier_s(last)
         if holds.in_rounds:
-            return choices.vpp * once + (choices.vpp - 1.0) * self._around_s(choices) if interleaved else once
-        return once if holds.num_chains > 1 else 2.0 * once
+            all_s = choices.vpp * once + (choices.vpp - 1.0) * around_s if interleaved else once
+        else:
+            all_s = once if holds.num_chains > 1 else 2.0 * once
+        if self.first_back is None:
+            return Passes(all_s, all_s)
+        final = holds.count(choices.pp, choices.vpp) - 1.0
+        return Passes(all_s, all_s - before_s(xp.minimum(self.first_back, final), once))
 
     def exposed_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
         """Return the seconds in which the mean stage waits for the sends of a microbatch, there and back."""
-        mean_s = self.one_way_s(choices, holds, interleaved) / choices.pp
-        return self._exposed_ways(Passes(mean_s, mean_s)).both * mean_s
+        mean_s, mean_back_s = (seconds / choices.pp for seconds in self.all_s(choices, holds, interleaved)[:2])
+        exposed = self._exposed_ways(Passes(mean_s, mean_back_s))
+        if self.first_back is None:
+            return exposed.both * mean_s
+        return exposed.forward * mean_s + exposed.backward * mean_back_s
 
     def middle_s(self, choices: Choices) -> PerPlan:
         """Return the seconds of a send between the two stages in the middle of a pipeline."""
@@ -137,8 +184,10 @@ class LinkSends(NamedTuple):
     def ends_s(self, choices: Choices) -> tuple[PerPlan, PerPlan]:
         """Return a bound below the seconds in which any stage waits for sends of a microbatch, and those of the last.
 
-        A stage sends over a link like the first or like the last one at least.
+        A stage sends over a link like the first or like the last one at least, unless gradients are not sent back.
         """
+        if self.first_back is not None:
+            return xp.zeros_like(choices.pp), xp.zeros_like(choices.pp)
         first = self._link_s(xp.zeros_like(choices.pp), xp.ones_like(choices.pp))
         last = self._link_s(choices.pp - 2.0, choices.pp - 1.0)
         least = xp.minimum(first, last)
@@ -178,6 +227,20 @@ class LinkSends(NamedTuple):
         for seconds, stages in zip(slower, self.per_unit, strict=True):
             link_s = xp.where(xp.floor(following / stages) > xp.floor(position / stages), seconds, link_s)
         return link_s
+
+    def _sent_back(self, seconds: PerPlan, chunk: PerPlan) -> PerPlan:
+        """Return the seconds of the send back from a chunk: none if no weight before it is trained."""
+        return seconds if self.first_back is None else xp.where(chunk > self.first_back, seconds, 0.0 * seconds)
+
+    def _longest_back(self, position: PerPlan, of_edges: Sequence[PerPlan]) -> PerPlan:
+        """Return the same as `_longest` of the edges over which gradients are sent back."""
+        if self.first_back is None:
+            return self._longest(position, of_edges)
+        passed = [
+            xp.where(xp.floor(position / stages) > xp.floor(self.first_back / stages), edge, 0.0 * edge)
+            for edge, stages in zip(of_edges, self.per_unit, strict=True)
+        ]
+        return functools.reduce(xp.maximum, passed)
 
     def _longest(self, position: PerPlan, of_edges: Sequence[PerPlan]) -> PerPlan:
         """Return the most that an edge of a unit, on the way from the first stage to another one, has of a value."""
@@ -223,10 +286,12 @@ class MeanSends(NamedTuple):
     Attributes:
         chunk_s: Seconds in which a stage waits for the sends of a microbatch on a chunk, there and back.
         hidden_s: The other seconds of these sends.
+        first_back: As for `LinkSends`.
     """
 
     chunk_s: PerPlan
     hidden_s: PerPlan
+    first_back: PerPlan | None = None
 
     def around(self, position: PerPlan, choices: Choices, holds: StageChunks, interleaved: bool) -> StageSends:
         """As for `LinkSends`."""
@@ -234,7 +299,8 @@ class MeanSends(NamedTuple):
         exposed_s, middle_s = 0.5 * self.chunk_s, self.middle_s(choices)
         later = holds.count(choices.pp, choices.vpp) - 1.0 - holds.last(position, choices.pp, choices.vpp)
         parts = choices.vpp * exposed_s, exposed_s, exposed_s, position * middle_s, later * middle_s
-        chunks, first, last, ahead, behind = (Passes(seconds, seconds) for seconds in parts)
+        share = self._share_back(choices, holds)
+        chunks, first, last, ahead, behind = (Passes(seconds, share * seconds) for seconds in parts)
         return StageSends(chunks, first, last, ahead, behind)
 
     def hops_s(self, position: PerPlan, _choices: Choices) -> tuple[PerPlan, PerPlan]:
@@ -244,17 +310,25 @@ class MeanSends(NamedTuple):
 
     def hidden(self) -> "MeanSends":
         """As for `LinkSends`."""
-        return MeanSends(xp.zeros_like(self.chunk_s), self.chunk_s + self.hidden_s)
+        return self._replace(chunk_s=xp.zeros_like(self.chunk_s), hidden_s=self.chunk_s + self.hidden_s)
 
-    def one_way_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> PerPlan:
+    def all_s(self, choices: Choices, holds: StageChunks, interleaved: bool) -> Passes:
         """As for `LinkSends`."""
         del interleaved
         num_chunks = holds.count(choices.pp, choices.vpp)
-        return num_chunks * (0.5 * self.chunk_s) + (num_chunks - 1.0) * (0.5 * self.hidden_s)
+        all_s = num_chunks * (0.5 * self.chunk_s) + (num_chunks - 1.0) * (0.5 * self.hidden_s)
+        return Passes(all_s, self._share_back(choices, holds) * all_s)
 
-    def exposed_s(self, choices: Choices, _holds: StageChunks, _interleaved: bool) -> PerPlan:
+    def exposed_s(self, choices: Choices, holds: StageChunks, _interleaved: bool) -> PerPlan:
         """As for `LinkSends`."""
-        return choices.vpp * self.chunk_s
+        return choices.vpp * self.chunk_s * (0.5 + 0.5 * self._share_back(choices, holds))
+
+    def _share_back(self, choices: Choices, holds: StageChunks) -> PerPlan:
+        """Return the share of the links over which gradients are sent back."""
+        if self.first_back is None:
+            return 1.0
+        links, zero = holds.count(choices.pp, choices.vpp) - 1.0, xp.zeros_like(choices.pp)
+        return xp.maximum(links - self.first_back, zero) / xp.maximum(links, zero + 1.0)
 
     def middle_s(self, _choices: Choices) -> PerPlan:
         """As for `LinkSends`."""
@@ -262,7 +336,8 @@ class MeanSends(NamedTuple):
 
     def ends_s(self, _choices: Choices) -> tuple[PerPlan, PerPlan]:
         """As for `LinkSends`."""
-        return self.chunk_s, self.chunk_s
+        least_s = self.chunk_s if self.first_back is None else 0.5 * self.chunk_s
+        return least_s, least_s
 
 
 Sends = LinkSends | MeanSends

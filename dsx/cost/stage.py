@@ -61,11 +61,13 @@ class StageCosts(StageMemory):
         both grows with `pipeline_s`.
         """
         (body, *_), *_ = self.stack.segments
+        if self.stack.first_trained is not None:
+            body = self.stack.first_trained
         waits_s = None
         if pipeline_s is not None:
             waits_s = waits_beside(pipeline_s, functools.partial(self.load_s, stage), self)
         exposed = reduction(self._reduced, stage, body, waits_s, self)
-        if (stage.even and self.stack.divided) or not self.stack.first:
+        if (stage.even and self.stack.divided) or not self.stack.first or self.stack.num_constant:
             return exposed
         # A stage with only the embedding gathers it first and reduces it last.
         of_embedding = reduction(self._reduced, stage, self.stack.first[-1], waits_s, self)

@@ -36,6 +36,10 @@ class Stack:
     first: tuple[int, ...] = static(default=())  # kinds that only the first stage has
     last: tuple[int, ...] = static(default=())  # kinds that only the last stage has
     divided: bool = static(default=False)  # whether every priced pipeline divides the body evenly
+    # The layers before the first one whose output has a gradient, and its kind; 0 and None if every pipeline has that
+    # one in its first stage. Of a model of which nothing is trained, all layers and None.
+    num_constant: int = static(default=0)
+    first_trained: int | None = static(default=None)
 
     @property
     def uniform(self) -> bool:
@@ -301,6 +305,16 @@ def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_
     if holds.in_rounds:
         return Stage(zero, equal.in_rounds(zero), even=False)
     return equal.stage(zero)._replace(even=False)
+
+
+def first_back(stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks) -> PerPlan | None:
+    """Return the first chunk of an even cut whose results have a gradient; None if it is the first one of all plans."""
+    if not stack.num_constant:
+        return None
+    chunks = holds.count(pp, vpp)
+    counted = _embedding_counted(stack, chunks)
+    chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / chunks)
+    return xp.minimum(xp.floor((stack.num_constant - len(stack.first) + counted) / chunk), chunks)
 
 
 def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> Layers:

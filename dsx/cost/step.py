@@ -27,7 +27,7 @@ from dsx.cost.offload import always_split
 from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, pipeline
 from dsx.cost.sends import LinkSends, MeanSends, OwnWay, Sends, slow_senders
 from dsx.cost.stage import StageCosts
-from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
+from dsx.cost.stages import Stack, Stage, first_back, over_layers, stages, stages_between
 from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.enumerate import SearchedCodes
 from dsx.records import Array, Float, record, tree_map
@@ -99,7 +99,12 @@ def step_costs(
             if costs.uses_host
             else xp.zeros_like(peak)
         )
-        of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds, pipe.step_s), memory, peak, host
+        reduction_s, update_s = costs.reduction_and_update_s(cut.first, holds, pipe.step_s)
+        if workload.stack.num_constant:  # the last backward may be that of another stage
+            of_stages = [costs.reduction_s(stage, pipe.step_s) for stage in cut.stages]
+            reduction_s = xp.maximum(reduction_s, cut.largest(of_stages))
+            update_s = xp.maximum(update_s, cut.largest([costs.update_s(stage) for stage in cut.stages]))
+        of_cuts[holds] = reduction_s, update_s, memory, peak, host
     dp_comm, update, memory, peak, host = _selected(of_cuts, costs)
     in_passes = [busy(exposed) for exposed in costs.pass_reductions_s or ()]
     recompute_s = busy(costs.recompute_s)
@@ -163,7 +168,11 @@ def pipeline_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *
 
 
 def sends_of(costs: StageCosts, mean: Stage) -> Sends:
-    """Return the sends of a microbatch between neighbours, which overlap with a microbatch on a mean chunk."""
+    """Return the sends of a microbatch between neighbours, which overlap with a microbatch on a mean chunk.
+
+    Where frozen weights leave layers without a gradient, they have no sends back: which chunks send any, a cut decides.
+    """
+    none_back = 2.0 * costs.choices.pp * costs.choices.vpp if costs.stack.num_constant else None
     choices, assumptions, network = costs.choices, costs.assumptions, costs.cluster.network
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
     per_unit = (choices.pp_nvs, *choices.pp_outer)
@@ -185,7 +194,7 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
     if assumptions.pipeline_sends == MEAN:
         send_s = 2.0 * one_way_s(send(choices.pp, choices.pp_nvs, network, assumptions, choices.pp_outer))
         hidden_s = overlap * xp.minimum(send_s, mean_s / choices.vpp)
-        return MeanSends(send_s - hidden_s, hidden_s)
+        return MeanSends(send_s - hidden_s, hidden_s, none_back)
     links = neighbours(per_unit, pipeline_nic_shares(per_unit, network), network, assumptions)
     of_tier, own_way = tuple(map(one_way_s, links)), None
     sending_own_way = costs.scheduled(lambda schedule: schedule.sends_own_way)
@@ -198,7 +207,7 @@ def sends_of(costs: StageCosts, mean: Stage) -> Sends:
         )
         own_way = OwnWay(plans, *passes_s)
     hidden = overlap * xp.ones_like(mean_s) if xp.may_hold(overlap) else None
-    return LinkSends(of_tier, per_unit, hidden, mean_s, own_way)
+    return LinkSends(of_tier, per_unit, hidden, mean_s, own_way, none_back)
 
 
 def even_cuts(costs: StageCosts) -> dict[StageChunks, Cut]:
@@ -279,6 +288,7 @@ def _even(costs: StageCosts, holds: StageChunks, every_end: bool, senders: Seque
         largest=largest,
         of_earlier=lambda values: of_others(values, lambda other, position: other < position),
         of_later=lambda values: of_others(values, lambda other, position: other > position),
+        first_back=first_back(stack, choices.pp, choices.vpp, holds),
     )
 
 
@@ -296,8 +306,12 @@ def _cut_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *each
         position, layers, around = tree_map(of_stage, (cut.position, cut.layers, cut.around))
         return Stage(position, layers, even=False, around=around)
 
-    first = stage(lambda leaf: leaf[0])
+    first, constant = stage(lambda leaf: leaf[0]), None
     exists = cut.position < num_stages  # plans with fewer stages are padded with empty ones
+
+    if stack.num_constant:
+        without = (boundaries[:, 1:] <= stack.num_constant) & (cut.position < pp)
+        constant = without.astype(pp.dtype).sum(axis=(0, 1))
 
     def of_earlier(values: Sequence[PerPlan]) -> list[PerPlan]:
         (of_stages,) = (xp.where(exists, value, -np.inf) for value in values)
@@ -319,6 +333,7 @@ def _cut_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *each
         of_earlier=of_earlier,
         of_later=of_later,
         chunks=cut.chunks,
+        first_back=constant,
     )
 
 

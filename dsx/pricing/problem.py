@@ -6,6 +6,7 @@ layout. Only the hot loop of a search, which needs no more than the smallest of 
 then: thousands of plans take milliseconds.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -368,12 +369,18 @@ def _table(
 def stack_of(model: Model) -> Stack:
     """Return the layers of a model as a stack, for the cost of a step."""
     segments = model.segments
+    runs = [*itertools.takewhile(lambda run: not run[0].graph.output_gradients, model.layers)]
+    # A stage with a frozen embedding alone counts as one that gets a gradient back.
+    num_constant = sum(count for _, count in runs) if len(runs) > model.leading else 0
+    trained = [model.kinds.index(layer) for layer, _ in model.layers[len(runs) :]]
     first_of_last = len(model.kinds) - len(model.last)
     return Stack(
         counts=tuple(tuple(float(count) for _, count in segment) for segment in segments),
         segments=tuple(tuple(kind for kind, _ in segment) for segment in segments),
         first=tuple(range(len(model.first))),
         last=tuple(range(first_of_last, len(model.kinds))),
+        num_constant=num_constant,
+        first_trained=trained[0] if num_constant and trained else None,
     )
 
 

@@ -50,11 +50,11 @@ class Delays(NamedTuple):
     # One microbatch on the first chunk, with the longest sends that this stage or an earlier one waits for; None of the
     # first stage.
     earlier: Passes | None
-    longest_s: Numbers  # the longest send over an edge between this stage and the first one
+    longest: Passes  # the longest send over an edge between this stage and the first one
 
     def earlier_s(self, first: Passes, way: int) -> Numbers:
         """Return the seconds of a pass on the first chunk, or of what takes longer on an earlier stage, or its send."""
-        return first[way] if self.earlier is None else xp.maximum(self.earlier[way], self.longest_s)
+        return first[way] if self.earlier is None else xp.maximum(self.earlier[way], self.longest[way])
 
     def alternating_s(self, passes_s: Numbers, mean_s: Numbers, behind: Numbers, together: float) -> Numbers:
         """Return the seconds by which `behind` microbatches of alternating passes take longer than those passes.
@@ -100,6 +100,7 @@ class PipelineView(NamedTuple):
     largest: Callable[[Sequence[Numbers]], Numbers]  # the maximum over stages, from the values of `stages`
     of_earlier: Callable[[Sequence[Numbers]], Sequence[Numbers]]  # for each stage the maximum over earlier ones
     of_later: Callable[[Sequence[Numbers]], Sequence[Numbers]]  # likewise over later ones; -inf without any
+    returns: Numbers | None = None  # whether gradients come back to the first stage; None: for all plans
 
 
 class AnyCut(NamedTuple):
@@ -111,6 +112,7 @@ class AnyCut(NamedTuple):
     last_s: Numbers  # on a stage with only the layers that the last stage always has
     pp: Numbers
     num_microbatches: Numbers
+    returns: bool = True  # whether gradients come back to the first stage
 
 
 ClosedForm = Callable[[PipelineView], Numbers]  # pipeline -> seconds
@@ -121,7 +123,7 @@ def gpipe_s(pipe: PipelineView) -> Numbers:
     further = pipe.num_microbatches - 1.0
 
     def seconds(stage: StageView, way: int) -> Numbers:
-        return xp.maximum(stage.chunks[way], stage.delays.longest_s) if stage.delays else stage.chunks[way]
+        return xp.maximum(stage.chunks[way], stage.delays.longest[way]) if stage.delays else stage.chunks[way]
 
     forward, backward = (pipe.largest([seconds(stage, way) for stage in pipe.stages]) for way in (0, 1))
     return pipe.microbatch.both + further * (forward + backward)
@@ -178,7 +180,8 @@ def one_forward_one_backward_s(pipe: PipelineView) -> Numbers:
     else:
         shorter = in_last_round * (round_trip / pipe.pp)
     round_trips = (rounds + 1.0) * round_trip + xp.maximum(slowest, shorter)
-    return xp.where(microbatches > pipe.pp, xp.maximum(longest, round_trips), longest)
+    seconds = xp.where(microbatches > pipe.pp, xp.maximum(longest, round_trips), longest)
+    return seconds if pipe.returns is None else xp.where(pipe.returns, seconds, longest)
 
 
 def any_one_forward_one_backward_s(cut: AnyCut) -> Numbers:
@@ -192,7 +195,8 @@ def any_one_forward_one_backward_s(cut: AnyCut) -> Numbers:
     full = xp.where(further >= cut.pp, further * cut.mean_s, zero)
     rounds = xp.floor(further / cut.pp)
     round_trips = rounds * cut.model_s + (further - rounds * cut.pp) * cut.mean_s
-    full = xp.maximum(full, xp.where(rounds > 0, round_trips, zero))
+    if cut.returns:
+        full = xp.maximum(full, xp.where(rounds > 0, round_trips, zero))
     alone = xp.maximum((cut.num_microbatches - cut.pp) * cut.largest_s, further * cut.last_s)
     return cut.model_s + xp.maximum(full, alone)
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from replays import MODELS, OVERLAPS, OVERLAPS_OF, drawn_pipeline, drawn_uneven, replayed
+from verbs.small import model_of
 
 import dsx
 from dsx.traces.inspect import memory_use
@@ -262,6 +263,42 @@ def test_a_stage_of_few_layers_holds_what_it_is_priced_at(plan, layers, tmp_path
     job = dsx.Job("llama-3-8b", "h100-nvs8", 8, 8, 4096, set={"model.layers.1.count": layers})
     dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False)
     assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=1e-4)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "dp=8 zero_stage=1",
+        "dp=8 zero_stage=3 recompute=full",
+        "tp=2 pp=4",
+        "pp=4 dp=2 zero_stage=2",
+        "tp=4 pp=2 vpp=3",
+        *(f"tp=2 pp=4 schedule={schedule}" for schedule in ("gpipe", "zb-h1", "zb-v", "dualpipe")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("trained", "time"), [("", 0.01), ("head.*", 0.01), ("embedding.* wo", 0.03), ("experts.*", 0.03)]
+)
+def test_a_step_that_trains_some_weights_takes_what_its_trace_takes(plan, trained, time, tmp_path):
+    """Gradients are sent back no further than to the first stage with a trained weight, in the price and the trace."""
+    kinds = ({"options": ["rotary", "gated"], "count": 5}, {"options": ["rotary"], "ffn": "experts", "count": 7})
+    layers = [{"kind": "embedding"}, *({"kind": "transformer", **kind} for kind in kinds), {"kind": "head"}]
+    sizes = {"e": 2048, "h": 16, "g": 16, "k": 128, "f": 8192, "v": 32000, "x": 8, "topk": 2, "fx": 4096}
+    model = model_of(layers, sizes | {"capacity_percent": 100}) | {"trained": trained.split()}
+    without = {f"assumptions.{name}": 0 for name in OVERLAPS} | {"assumptions.dispatch_latency": "0 s"}
+    job = dsx.Job(model, "h100-nvs8", 8, 16, 2048, set=without)
+    dsx.trace.write(job, plan, out=tmp_path / "trace", durations=False, ranks="all")
+    assert dsx.trace.inspect(tmp_path / "trace").num_faults == 0
+    step = dsx.trace.replay(tmp_path / "trace", cluster=job.cluster, assumptions=job.assumptions)
+    priced = dsx.evaluate(job, plan)
+    columns = {**priced.plan.data, **priced.costs}
+    stated = [(time, 0.03 if trained else MEMORY), *(bounds for holds, *bounds in LIMITS.values() if holds(columns))]
+    times, memories = zip(*stated, strict=True)
+    assert step.step_time_s == pytest.approx(priced.step_time_s, rel=max(times))
+    if "zb-h1" in plan and trained:  # all that is saved counts until gradients of weights are computed
+        memories = (0.21,)
+    assert _largest_peak(tmp_path / "trace") == pytest.approx(_priced_bytes(job, plan), rel=max(memories))
 
 
 def _largest_peak(folder):
