@@ -143,7 +143,6 @@ def _arm(value: object) -> str:
 LayersEntry = Annotated[
     Annotated[LayerCount, Tag("<one>")] | Annotated[RepeatedLayers, Tag("<repeated>")], Discriminator(_arm)
 ]
-Trained = Annotated[list[str], BeforeValidator(listed)]
 _MOST_ENTRIES = 100_000  # of layers, with repeated patterns expanded
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.errors import UnknownNameError, one_text
-from dsx.search.nearly_fastest import Wanted
+from dsx.search.one_pass import Wanted
 from dsx.text import Data, DataView
 
 FASTEST, SIMPLEST, LEANEST = ROLES = ("fastest", "simplest", "leanest")

@@ -9,9 +9,9 @@ from dsx.plans.features import features_of
 from dsx.pricing.one_plan import priced_plans
 from dsx.pricing.row_costs import Rows
 from dsx.search import bounds as bounded
-from dsx.search import nearly_fastest as searched
+from dsx.search import one_pass as searched
 from dsx.search.fastest import fastest, problems_of, spaces_of
-from dsx.search.nearly_fastest import Wanted, nearly_fastest
+from dsx.search.one_pass import Wanted, nearly_fastest
 from dsx.search.spaces import Space
 from dsx.search.sweep import search_of
 

@@ -10,8 +10,7 @@ from search.test_key_bounds import problem_of
 
 from dsx.results.ranked_by import wanted_by_role
 from dsx.search.fastest import ANY, fastest, fastest_below, problems_of, spaces_of
-from dsx.search.nearly_fastest import nearly_fastest
-from dsx.search.one_pass import OnePass
+from dsx.search.one_pass import OnePass, nearly_fastest
 
 OPENED = {"recompute": ["none", "full"], "zero_stage": [1, 3], "offload": ["none"]}
 
