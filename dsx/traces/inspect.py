@@ -20,9 +20,9 @@ import numpy as np
 from dsx.traces.checks import Fault, file_faults, joint_faults
 from dsx.traces.codec import COLLECTIVE_NAMES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, NODE_TYPES
 from dsx.traces.columns import RankTrace
-from dsx.traces.node_builder import buffer_of
 from dsx.traces.orders import Communication, after_dependencies, communication_of, joined, topological_order
 from dsx.traces.read import TraceFolder
+from dsx.traces.traced_plan import buffer_of
 
 HOST = "@host"  # suffix of tensors in the host's memory
 _TYPES = {code: name.removesuffix("_NODE") for name, code in NODE_TYPES.items()}

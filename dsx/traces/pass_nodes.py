@@ -18,7 +18,7 @@ from dsx.plans.choices import CODES
 from dsx.traces.codec import ACCUMULATION, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.columns import NUMBERS_OF_MULTIPLY
 from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Move, NodeTensor
-from dsx.traces.node_builder import OWN, PURPOSES, NodeCommunication, NodeReference, Tensors, TraceNode, buffer_of
+from dsx.traces.traced_plan import OWN, PURPOSES, NodeCommunication, NodeReference, Tensors, TraceNode, buffer_of
 from dsx.traces.weight_nodes import GATHERED_VERSION, ZeroBuilder
 
 LOADED = "^"  # after the name of a tensor that is back from the host

@@ -20,8 +20,8 @@ import numpy as np
 
 from dsx.traces import codec
 from dsx.traces.codec import ATTRIBUTES, COMM_COLL, COMM_SEND, VALUE_FIELDS, AttributeProto, varint
-from dsx.traces.node_builder import MICROBATCH, OWN, PREVIOUS, BasePass, NodeReference, TraceNode, buffer_of
 from dsx.traces.stage_items import Block, Item, StageItems
+from dsx.traces.traced_plan import MICROBATCH, OWN, PREVIOUS, BasePass, NodeReference, TraceNode, buffer_of
 
 VERSION = "1.0.0"
 # Nodes of one stream run in the order of the file.

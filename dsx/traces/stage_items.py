@@ -15,7 +15,8 @@ from dsx.notation.sharded_layer import ALL_GATHER
 from dsx.plans.pass_times import PassRun, StageTransfer, global_order
 from dsx.schedules.order import Pair, Pass, passes_of
 from dsx.traces.codec import COMM_RECV, COMM_SEND
-from dsx.traces.node_builder import (
+from dsx.traces.pass_nodes import PassBuilder
+from dsx.traces.traced_plan import (
     MICROBATCH,
     PURPOSES,
     BasePass,
@@ -23,10 +24,9 @@ from dsx.traces.node_builder import (
     PassKey,
     PassNodes,
     Tensors,
+    TracedPlan,
     TraceNode,
 )
-from dsx.traces.pass_nodes import PassBuilder
-from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.weight_nodes import EndBuilder
 
 Place = tuple[int, int]  # of a block: its item, and its position there

@@ -27,8 +27,7 @@ from dsx.plans.choices import CODES
 from dsx.traces.codec import MEM_LOAD, MEM_STORE
 from dsx.traces.columns import NUMBERS_OF_MULTIPLY, bits_of
 from dsx.traces.layer_nodes import Compute, LayerNodes, LayerWeight
-from dsx.traces.node_builder import NodeBuilder, NodeCommunication, Tensors, TraceNode
-from dsx.traces.traced_plan import SHARED_SHARD
+from dsx.traces.traced_plan import SHARED_SHARD, NodeBuilder, NodeCommunication, Tensors, TraceNode
 
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
 UNREDUCED = "unreduced"  # before the name of a gradient of one microbatch that is scattered

@@ -34,12 +34,11 @@ from dsx.progress import remark
 from dsx.traces.codec import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, varint
 from dsx.traces.columns import blank_trace, lists_of, texts_of
 from dsx.traces.layer_nodes import Compute
-from dsx.traces.node_builder import TraceNode
 from dsx.traces.node_times import KernelPricer, Link, LinkTimes, placement
 from dsx.traces.read import GROUPS
 from dsx.traces.stage_file import GROUP, PEER, RankValues, StageEncoder, metadata
 from dsx.traces.stage_items import StageBuilder, whole_order
-from dsx.traces.traced_plan import TracedPlan
+from dsx.traces.traced_plan import TracedPlan, TraceNode
 from dsx.units import counted, format_quantity
 
 
