@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dsx.config.model_file import ALL_WEIGHTS, ModelSpec
 from dsx.config.sweep_file import FASTEST, KeepPareto, KeepTop
 from dsx.config.what_if import varied_field
 from dsx.plans.layer_layout import LAYOUT
@@ -111,6 +112,13 @@ def steps_text(global_batch_sizes: Sequence[int], sequence_length: int) -> str:
     least, most = min(global_batch_sizes), max(global_batch_sizes)
     tokens = f"{least * sequence_length:,} to {most * sequence_length:,} tokens a step"
     return f"{least:,} to {most:,} sequences of {counted(sequence_length, 'token')}, {tokens}"
+
+
+def trained_text(model: ModelSpec) -> str:
+    """Return "trains head.* alone"; empty for a model all of whose weights are trained."""
+    if ALL_WEIGHTS in model.trained:
+        return ""
+    return f"trains {', '.join(map(printable, model.trained))} alone" if model.trained else "trains nothing: a forward"
 
 
 def only_text(fix: Mapping[str, Sequence[object]], limit: Mapping[str, Sequence[object]]) -> str:

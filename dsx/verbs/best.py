@@ -34,6 +34,7 @@ from dsx.tables.format import (
     quantity,
     share,
     step_text,
+    trained_text,
     whole_plan_text,
     wrapped,
 )
@@ -374,6 +375,7 @@ def searched_text(request: SearchRequest, strategies: Sequence[str], job: Job, c
     return [
         f"{job_text(problem, job.num_gpus)}: {parameters_text(problem)}",
         step_text(job.global_batch_size, problem.sequence_length),
+        *filter(None, [trained_text(job.model)]),
         f"{counted(counts.candidates, 'candidate')} of {of}{runs}; {done}",
     ]
 

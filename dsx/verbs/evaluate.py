@@ -16,7 +16,7 @@ from dsx.pricing.measured_share import coverage, kernels_to_measure
 from dsx.pricing.one_plan import PricedPlan as Priced
 from dsx.pricing.one_plan import operator_costs
 from dsx.pricing.problem import Problem
-from dsx.tables.format import job_text, step_text, whole_plan_text
+from dsx.tables.format import job_text, step_text, trained_text, whole_plan_text
 from dsx.tables.plans import extrapolated_text, margin_text, placement_text, plans_frame
 from dsx.tables.terms import (
     costs_text,
@@ -133,6 +133,7 @@ class Evaluation(Answer):
         lines = [
             f"{job_text(self.problem, self.plan['num_gpus'])}, {strategy}: {whole_plan_text(self.plan)}",
             step_text(self.plan["global_batch_size"], self.plan["sequence_length"]),
+            trained_text(self.job.model),
             f"{filled} filled in rank order, {self.plan['order']}" if filled else "",
             counted_ends_text(self.plan, self.problem),
         ]

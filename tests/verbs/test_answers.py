@@ -278,6 +278,14 @@ def test_an_evaluation_has_what_it_prints(job, evaluated, found):
             found.launch(number)
 
 
+def test_an_answer_says_what_is_trained(job, evaluated, found):
+    assert "trains" not in f"{evaluated}{found}"
+    for trained, text in ((["w1", "wq*"], "trains w1, wq* alone"), ([], "trains nothing: a forward")):
+        frozen = job.replace(set={"model.trained": trained})
+        for answer in (dsx.evaluate(frozen, evaluated.plan), dsx.best(frozen, fix="tp=2")):
+            assert text in str(answer).splitlines()[:4]
+
+
 def test_progress_is_told_to_who_watches(job, capsys):
     told = []
     found = dsx.best(job, watch=lambda *now: told.append(now))
