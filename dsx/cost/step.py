@@ -30,7 +30,7 @@ from dsx.cost.stage import StageCosts
 from dsx.cost.stages import Stack, Stage, first_back, over_layers, stages, stages_between
 from dsx.plans.choices import STEP_COLUMNS
 from dsx.plans.enumerate import SearchedCodes
-from dsx.records import Array, Float, record, tree_map
+from dsx.records import Array, Float, columns, record, tree_map
 from dsx.schedules.order import IN_ROUNDS, StageChunks
 
 MEAN = "mean"  # of `pipeline_sends`
@@ -129,6 +129,41 @@ def step_costs(
         mfu=model_flops / (step * choices.num_gpus * cluster.device.matrix_flops),
         tokens_per_s=tokens,
         **run_columns(tokens, choices.num_gpus, workload.train_tokens, cluster.operation),
+    )
+
+
+def step_of_phases(phases: Sequence[tuple[str, StepCosts]]) -> StepCosts:
+    """Return the costs of a step whose phases, each of a model, follow each other on the same GPUs and tokens.
+
+    Times add up, and so do what they cost in money and energy. While a phase runs, the weights and optimizer states of
+    every model are there, once for all phases of a model; of the rest of the memory that of the worst phase counts.
+    """
+    costs, columns_of = [of_phase for _, of_phase in phases], columns(StepCosts)
+    added = [name for name, (unit, _) in columns_of.items() if unit in ("s", "days", "h", "USD", "kWh")]
+    total = {name: functools.reduce(xp.add, [getattr(of_phase, name) for of_phase in costs]) for name in added}
+    by_model: dict[str, list[StepCosts]] = {}
+    for model, of_phase in phases:
+        by_model.setdefault(model, []).append(of_phase)
+
+    def of_models(name: str) -> Column:
+        """Return the bytes that all models together have of something, each those of its phase with most."""
+        largest = [functools.reduce(xp.maximum, [getattr(own, name) for own in group]) for group in by_model.values()]
+        return functools.reduce(xp.add, largest)
+
+    resident = {name: of_models(name) for name in ("weight_bytes", "optimizer_bytes")}
+    memories = [Memory(**{name: getattr(of_phase, name) for name in Memory._fields} | resident) for of_phase in costs]
+    memory = functools.reduce(_larger, memories)
+    step_time_s = total["step_time_s"]
+    tokens = costs[0].tokens_per_s * costs[0].step_time_s / step_time_s
+    return StepCosts(
+        **total,
+        **memory._asdict(),
+        peak_bytes=xp.asarray(memory.peak_bytes),
+        host_bytes=of_models("host_bytes"),
+        mfu=functools.reduce(xp.add, [of_phase.mfu * of_phase.step_time_s for of_phase in costs]) / step_time_s,
+        tokens_per_s=tokens,
+        tokens_per_s_per_gpu=tokens / (costs[0].tokens_per_s / costs[0].tokens_per_s_per_gpu),
+        goodput=costs[0].goodput,
     )
 
 

@@ -3,7 +3,8 @@
 A tensor has a gradient if a trained weight lies above it, in its own layer or in one before. From this alone follow the
 multiplies of the backward, the tensors that are saved for it, the gradients that are reduced, and the weights that the
 optimizer updates. Pre-training trains all weights. A step that trains none is a forward alone, as that of a reference
-or a reward model. Stages of a pipeline send gradients back as far as to the first one with a trained weight.
+or a reward model. Stages of a pipeline send gradients back as far as to the first one with a trained weight. Phases of
+several models in one step follow each other (`dsx.cost.step.step_of_phases`).
 """
 
 from collections.abc import Iterable, Sequence

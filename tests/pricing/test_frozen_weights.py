@@ -1,4 +1,4 @@
-"""The price of phases that do not train all weights, against counts by hand."""
+"""The price of phases that do not train all weights, against counts by hand; and of steps of several phases."""
 
 from functools import cache
 
@@ -13,7 +13,10 @@ from dsx.config.assumption_set import load_assumptions
 from dsx.config.cluster_file import load_cluster
 from dsx.config.model_file import load_model
 from dsx.config.sweep_file import KeepTop
+from dsx.cost.step import step_of_phases
+from dsx.pricing.one_plan import columns_of
 from dsx.pricing.problem import ProblemOptions, make_problem
+from dsx.pricing.row_costs import price_plans
 from dsx.schedules.schedules import SCHEDULES
 from dsx.search.spaces import Space
 
@@ -133,3 +136,27 @@ def test_a_tied_weight_is_reduced_if_it_is_trained():
     }
     assert found[FORWARD_ALONE]["dp_comm_s"] == 0.0
     assert found["gamma",]["dp_comm_s"] < 0.2 * found[PRE_TRAINING]["dp_comm_s"]
+
+
+def test_a_step_of_two_models():
+    """A policy that is trained beside a reference that only runs forwards, and the policy's own forward before."""
+    settings = "tp=8 dp=2"
+    policy, before, reference = (
+        price_plans(made := problem(phase, model), columns_of(made, evaluate_plan(made, settings.split(), 16, 32).plan))
+        for phase, model in ((PRE_TRAINING, "llama-3-8b"), (FORWARD_ALONE, "llama-3-8b"), (FORWARD_ALONE, "llama-2-7b"))
+    )
+    step = step_of_phases([("policy", before), ("reference", reference), ("policy", policy)])
+    assert step.step_time_s == pytest.approx(before.step_time_s + reference.step_time_s + policy.step_time_s, rel=1e-15)
+    # The policy's weights are there once.
+    assert step.weight_bytes == policy.weight_bytes + reference.weight_bytes
+    assert step.peak_bytes == pytest.approx(policy.peak_bytes + reference.weight_bytes, rel=1e-12)
+    assert step.optimizer_bytes == policy.optimizer_bytes
+    flops = [phase.mfu * phase.step_time_s for phase in (policy, before, reference)]
+    assert step.mfu * step.step_time_s == pytest.approx(sum(flops), rel=1e-12)
+    assert flops[0] == pytest.approx(3 * flops[1], rel=1e-12)
+    assert step.tokens_per_s == pytest.approx(32 * 4096 / step.step_time_s, rel=1e-12)
+    assert step.tokens_per_s_per_gpu == pytest.approx(step.tokens_per_s / 16, rel=1e-12)
+    # One phase is itself.
+    alone = step_of_phases([("policy", policy)])
+    for name in policy.__dataclass_fields__:
+        np.testing.assert_allclose(getattr(alone, name), getattr(policy, name), rtol=1e-15, err_msg=name)
