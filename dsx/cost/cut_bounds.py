@@ -418,16 +418,23 @@ class StoringSeconds(NamedTuple):
     stack: Stack
 
     def of_plans(
-        self, keys: np.ndarray, choices: PipelineChoices, stored: np.ndarray, searched: SearchedCodes
+        self,
+        keys: np.ndarray,
+        choices: PipelineChoices,
+        stored: np.ndarray,
+        offloads: np.ndarray,
+        searched: SearchedCodes,
     ) -> KeySeconds:
         """Return the seconds of N plans, [1, N], of which a share `stored` of the body layers store activations.
 
+        `offloads`, [N], says which plans offload activations, and so wait for transfers.
         They are the least with any place of the stored layers in their stage. As a function of the share they are
         linear between 0, `turning_share` and 1.
         """
         value = np.searchsorted(sorted(searched.recompute), choices.recompute)
         recomputed_s, stored_s = self.recomputed[value, keys], self.stored[keys]
-        of_recomputed, of_stored = self.recomputed_moved[value, keys] - recomputed_s, self.stored_moved[keys] - stored_s
+        of_recomputed = np.where(offloads, self.recomputed_moved[value, keys] - recomputed_s, 0.0)
+        of_stored = np.where(offloads, self.stored_moved[keys] - stored_s, 0.0)
         # Of layers that stay on the GPU, as many as can be store activations, which take longer to transfer.
         kept = kept_layers(ChosenPlans(choices, searched), self.stack)
         kept_stored = np.minimum(stored * kept.share + kept.share / kept.chunks, stored)

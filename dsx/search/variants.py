@@ -344,18 +344,19 @@ class Storing:
         """Return the seconds that no cut of a row is faster than."""
         choices = PipelineChoices.of(rows.choices)
         stored = rows.choices[_STORED] * choices.pp / self.source.problem.num_layers
-        return self._of_shares(rows.positions, choices, np.minimum(stored, 1.0))
+        return self._of_shares(rows, choices, np.minimum(stored, 1.0))
 
     def least_of_any_s(self, rows: Rows) -> PlanFloats:
         """Return the seconds that no cut of a row is faster than, however many layers store their activations."""
         choices = PipelineChoices.of(rows.choices)
         searched, ones = self.source.problem.workload.searched, np.ones(len(rows.positions))
         shares = (0.0 * ones, self._seconds.turning_share(choices, searched), ones)
-        return np.min([self._of_shares(rows.positions, choices, share) for share in shares], axis=0)
+        return np.min([self._of_shares(rows, choices, share) for share in shares], axis=0)
 
-    def _of_shares(self, keys: PlanInts, choices: PipelineChoices, stored: PlanFloats) -> PlanFloats:
+    def _of_shares(self, rows: Rows, choices: PipelineChoices, stored: PlanFloats) -> PlanFloats:
         searched = self.source.problem.workload.searched
-        seconds = self._seconds.of_plans(keys, choices, stored, searched)
+        offloads = np.isin(rows.choices[_OFFLOAD], offload_codes(ACTIVATIONS, searched))
+        seconds = self._seconds.of_plans(rows.positions, choices, stored, offloads, searched)
         # Each plan has the seconds of its own, whatever it recomputes.
         bare = choices._replace(recompute=np.full_like(stored, NONE_CODE))
         searched = with_values(searched, {"recompute": (NONE_CODE,)})

@@ -74,14 +74,14 @@ def test_a_chunk_of_offloaded_activations_keeps_a_layer(layers):
     assert (bounds[one_layer] > 0.7 * on_gpu[one_layer]).all(), "all layers stay, so that offload saves nothing"
 
 
-@pytest.mark.parametrize("offload", ["none", "activations"])
+@pytest.mark.parametrize("offload", ["none", "activations", "none,activations"])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_plans_that_store_activations_have_loose_bounds(layers, offload):
     opened = {
         "stored_layers": [1, 2, 3, 5, 9],
         "recompute": ["full", "selective"],
         "vpp": [1, 2, 3],
-        "offload": [offload],
+        "offload": offload.split(","),
     }
     source = source_of(layers, opened=OPENED | opened)
     some = bounded.rows_at(source, np.random.default_rng(0).permutation(source.space.size)[:1000])
